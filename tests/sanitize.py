@@ -69,7 +69,7 @@ def sanitized_environment(library: Path) -> dict[str, str]:
         "LD_PRELOAD": f"{runtime('libasan.so')} {runtime('libstdc++.so.6')}",
         "ASAN_OPTIONS": "detect_leaks=0",  # Python's own are many
         "UBSAN_OPTIONS": "print_stacktrace=1",
-        "MRS_SANITIZED_LIBRARY": str(library),
+        "SANITIZED_MRS_LIBRARY": str(library),
     }
 
 

@@ -2,9 +2,9 @@
 
 import os
 
-if "MRS_SANITIZED_LIBRARY" in os.environ:
+if "SANITIZED_MRS_LIBRARY" in os.environ:
     from pathlib import Path
 
     import mrs.kernels.cpu.library_file
 
-    mrs.kernels.cpu.library_file.PATH = Path(os.environ["MRS_SANITIZED_LIBRARY"])
+    mrs.kernels.cpu.library_file.PATH = Path(os.environ["SANITIZED_MRS_LIBRARY"])

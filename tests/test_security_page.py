@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from mrs.media.video_file import DEFAULT_VIDEO_LIMITS
 from mrs.process import request_memory, turns
 from mrs.request import VisionRequest
 from mrs.request.setting_kinds import Biases, Texts
+from mrs.server.batches import folder as batch_folder
+from mrs.server.batches import queue
 from mrs.server.http import exchange, form, pace, protocol
 from mrs.server.replies import group, response_store
 from mrs.server.schemas import chat_message, completion_request
@@ -104,6 +107,14 @@ def budgets() -> dict[str, str]:
         "share of the memory for bodies that one client gets": "three times what is free",
         "head of a request before it is complete": f"{head_bytes() // KI} KiB",
         "open connections (or half of the file descriptors)": grouped(server.max_connections),
+        "the same with TLS": grouped(replace(server, tls_cert=Path("cert.pem")).open_connections),
+        "files and batches of clients, with --batch-dir; all together": (
+            f"{grouped(batch_folder.MOST_ENTRIES)}; {server.batch_folder_bytes // 2**30} GiB"
+        ),
+        "lines of a batch; its time; how long its files are kept": (
+            f"{grouped(queue.MOST_LINES)}; {batch_folder.WINDOW_S // 3600} h; "
+            f"{batch_folder.KEPT_S // 86400} days"
+        ),
         "time for a head; for a body, plus a second for each 16 KiB": (
             f"{server.read_timeout_s:g} s"
         ),

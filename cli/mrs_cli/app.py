@@ -10,11 +10,12 @@ from typing import Any
 
 import typer
 
-from mrs.errors import ExitCode, UsageError
+from mrs.errors import ExitCode, MrsError, UsageError
 from mrs.request import RunRequest
 from mrs_cli.environment import Environment
 from mrs_cli.exit import exit_code_of, exit_on_sigterm
 from mrs_cli.parsing.command_tree import Commands, flag_command, flag_group, takes
+from mrs_cli.parsing.flags.batch_flags import BatchFlags, BatchWords
 from mrs_cli.parsing.flags.cluster_flags import WorkerFlags
 from mrs_cli.parsing.flags.command_flags import (
     BenchFlags,
@@ -184,7 +185,7 @@ def _with_question(
 
 def _run(now: Invocation, request: RunRequest) -> int:
     is_stdin = bool(now.named.words)
-    if now.server.port is not None:
+    if now.server.port is not None or now.server.uds is not None:
         return _serve(now, request, is_stdin=is_stdin)
     from mrs_cli.commands.run import run
     from mrs_cli.commands.run_task import run_task
@@ -424,6 +425,28 @@ def _launch() -> Any:
     return flag_command("launch", command)
 
 
+def _batch() -> Any:
+    groups = {"flags": LoadGlobalFlags, **_PLANNED}
+
+    @takes(ANY.flags, *groups.values(), BatchFlags, BatchWords)
+    def command(ctx: typer.Context, model: Any, *given: Any) -> None:
+        *settings, flags, named = given
+        now = _with_given(ctx.obj, groups, settings)
+        from mrs_cli.commands.batch import run_batch
+        from mrs_cli.commands.serve import refuse_prompts
+
+        refuse_prompts(now.flags, now.ask, "a batch")
+        words = list(named.words or ())
+        if not _is_named(model):
+            if len(words) < 2:
+                raise no_model("mrs batch -m ID FILE.jsonl")
+            model = merged(model, AnyModelFlags(model_id=words.pop(0)))
+        request = ANY.request(now.flags, model, now.planning)
+        raise typer.Exit(run_batch(now.environment, now.output, flags, request, words))
+
+    return flag_command("batch", command)
+
+
 def _list_servers() -> Any:
     @takes(OutputFlags)
     def command(ctx: typer.Context, output: OutputFlags) -> None:
@@ -523,6 +546,7 @@ def command_tree() -> Any:
             "ps": _list_servers,
             "stop": _stop_servers,
             "route": _route,
+            "batch": _batch,
             "embed": partial(EMBED.group, "embed"),
             "rerank": partial(RERANK.group, "rerank"),
             "worker": _worker,
@@ -567,7 +591,9 @@ def _dispatch(words: list[str], environment: Environment) -> int:
 
         completion_init()
         tree.main(words, prog_name="mrs")
-    words, notes = with_presets(words, tree)
+    words, preset_notes = with_presets(words, tree)
+    words, notes, sources = _with_settings(words, environment, tree)
+    notes = [*preset_notes, *notes]
     if "-q" not in words and "--quiet" not in words:
         for note in notes:
             say(environment, note)
@@ -580,5 +606,28 @@ def _dispatch(words: list[str], environment: Environment) -> int:
     except typer.TyperException as error:
         from mrs_cli.parsing.usage_errors import usage_error
 
-        raise usage_error(error, tree) from error
+        raise _with_source(usage_error(error, tree), sources) from error
+    except UsageError as error:
+        raise _with_source(error, sources) from error
     return ExitCode.DONE
+
+
+def _with_settings(
+    words: list[str], environment: Environment, tree: Any
+) -> tuple[list[str], list[str], Mapping[str, str]]:
+    """The words with the flags of variables and of a file, notes, and where these flags stand."""
+    has_variables = any(name.startswith("MRS_") for name in environment.variables)
+    if not has_variables and not any(word.startswith("--config") for word in words):
+        return words, [], {}
+    from mrs_cli.parsing.settings import with_settings
+
+    return with_settings(words, tree, environment.variables)
+
+
+def _with_source(error: MrsError, sources: Mapping[str, str]) -> MrsError:
+    """An error that names a flag, with the place where the flag stands if that is another."""
+    if not sources or not isinstance(error, UsageError):
+        return error
+    from mrs_cli.parsing.settings import with_source
+
+    return with_source(error, sources)

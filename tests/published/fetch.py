@@ -3,8 +3,8 @@
     python tests/published/fetch.py            all of them: 0.3, 0.5 and 1.3 GB
     python tests/published/fetch.py NAME …     some of them
 
-They are put into the folder that the variable MRS_PUBLISHED names, or into the user's cache, after
-their hash was checked. What is there already is not fetched again.
+They are put into the folder that the variable PUBLISHED_MODELS names, or into the user's cache,
+after their hash was checked. What is there already is not fetched again.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from mrs.request import ModelSource, RunRequest
 from mrs.run.loaded_model import LoadedModel
 from mrs.run.model_loader import ModelLoader
 from mrs.run.request_memory import RequestMemory
-from mrs.server.http.listener import bind, url_of
+from mrs.server.http.listener import bind, bind_unix, url_of
 from mrs.server.log.lines import RequestLog
 from mrs.server.models.slot import ModelSlot
 from mrs.server.serve import Server
@@ -39,11 +40,20 @@ def load(request: RunRequest, on_progress: Any, memory: RequestMemory | None = N
 class RunningServer:
     """A server, and clients for it."""
 
-    def __init__(self, server: Server, url: str, said: list[str]) -> None:
+    def __init__(
+        self, server: Server, url: str, said: list[str], trusted: Path | None = None
+    ) -> None:
         self.server = server
         self.url = url
         self.said = said
-        self.http = httpx.Client(base_url=url, timeout=PATIENCE_S)
+        self.trusted = True if trusted is None else ssl.create_default_context(cafile=trusted)
+        self.http = self.new_client()
+
+    def new_client(self, **more: Any) -> httpx.Client:
+        if self.url.startswith("unix:"):
+            transport = httpx.HTTPTransport(uds=self.url.removeprefix("unix:"))
+            return httpx.Client(transport=transport, base_url="http://localhost", **more)
+        return httpx.Client(base_url=self.url, timeout=PATIENCE_S, verify=self.trusted, **more)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -103,13 +113,17 @@ def running(
     slots: Sequence[ModelSlot] = (),
     find: Callable[[str], RunRequest] | None = None,
     local: Path | None = None,
+    uds: Path | None = None,
     **request: Any,
 ) -> Iterator[RunningServer]:
-    """A server of the demo model, unless `slots` are given; `request` are fields of its request."""
+    """A server of the demo model, unless `slots` are given; `request` are fields of its request.
+
+    It listens on a port, or on the socket `uds`.
+    """
     settings = settings or ServerSettings()
     said: list[str] = []
-    with bind(settings.host, 0) as listener:
-        url = url_of(listener)
+    with bind(settings.host, 0) if uds is None else bind_unix(uds) as listener:
+        url = url_of(listener, is_tls=settings.tls_cert is not None)
         if send_buffer_bytes is not None:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
         server = Server(
@@ -125,7 +139,7 @@ def running(
         server.exit_at_once = lambda code: None  # it would end the tests, too
         thread = threading.Thread(target=server.run)
         thread.start()
-        made = RunningServer(server, url, said)
+        made = RunningServer(server, url, said, settings.tls_cert)
         try:
             if wait:
                 until(lambda: server.models.is_started)

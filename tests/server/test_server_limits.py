@@ -156,17 +156,40 @@ def test_the_server_says_that_it_is_loading(tmp_path: Any) -> None:
 
     with running(load=slowly, wait=False) as server:
         until(lambda: server.server.models.default.progress == 0.25)
-        assert server.http.get("/health").status_code == 200
-        reply = server.http.get("/ready")
-        assert reply.status_code == 503
-        assert "25%" in reply.json()["error"]["message"]
-        assert server.chat().json()["error"]["code"] == "model_loading"
-        assert server.chat().headers["retry-after"]
+        for path in ("/health", "/ready"):
+            reply = server.http.get(path)
+            assert reply.status_code == 503
+            assert reply.headers["retry-after"]
+            assert reply.json()["error"]["code"] == "model_loading"
+            assert "25%" in reply.json()["error"]["message"]
         assert server.http.get("/v1/models").json()["data"][0]["status"] == "loading"
         assert server.http.get("/metrics").status_code == 200
         goes_on.set()
         until(lambda: server.http.get("/ready").status_code == 200)
+        assert server.http.get("/health").json() == {"status": "ok"}
         assert server.chat().status_code == 200
+
+
+def test_requests_wait_for_the_first_model_as_many_as_may_wait() -> None:
+    goes_on = threading.Event()
+
+    def slowly(request: Any, on_progress: Any, memory: Any) -> Any:
+        assert goes_on.wait(PATIENCE_S)
+        return load(request, on_progress, memory)
+
+    settings = ServerSettings(max_queue=2, max_body_bytes=2**16)
+    with running(settings, slowly, wait=False) as server, ThreadPoolExecutor(2) as clients:
+        slot = server.server.models.default
+        waiting = [clients.submit(server.chat) for _ in range(2)]
+        try:
+            until(lambda: len(slot.waiting) == 2)
+            assert server.chat().status_code == 429
+            too_early = server.chat(messages="a" * 2**15)
+            assert too_early.status_code == 413, "no plan has room for it yet"
+        finally:
+            goes_on.set()
+        assert [each.result().status_code for each in waiting] == [200, 200]
+        assert server.chat(messages="a" * 2**15).status_code == 400, "it has; the context has not"
 
 
 def test_weights_can_be_quantized_anew(server: RunningServer) -> None:

@@ -95,8 +95,8 @@ class CannotFetch(Exception):
 
 
 def published_folder() -> Path:
-    """The folder of published models: the variable MRS_PUBLISHED, or one in the user's cache."""
-    given = os.environ.get("MRS_PUBLISHED")
+    """The folder of published models: the variable PUBLISHED_MODELS, or one in the user's cache."""
+    given = os.environ.get("PUBLISHED_MODELS")
     return Path(given) if given else platformdirs.user_cache_path("mrs") / "published"
 
 

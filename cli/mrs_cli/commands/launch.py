@@ -95,9 +95,13 @@ def _with_context(environment: Environment, request: RunRequest, agent: Agent) -
 
 
 def _reused(environment: Environment, request: RunRequest) -> Endpoint | None:
-    """A server that runs, has the model planned for as long a context, and asks for no key."""
+    """A server that runs, has the model planned for as long a context, and asks for no key.
+
+    Agents reach no Unix socket, and may not trust the certificate of another."""
     for found in answers(environment, request):
-        if not isinstance(found, str) and not found.needs_key:
+        if isinstance(found, str) or not found.url.startswith("http://"):
+            continue
+        if not found.needs_key:
             name = model_name(request.source.model_id)
             return Endpoint(found.url, "any", name, request.max_seq_len or CONTEXT_TOKENS)
     return None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,6 +15,7 @@ from mrs.errors import ExitCode, UsageError
 from mrs.events import LoadProgress, OnProgress
 from mrs.request import RunRequest
 from mrs.source.address import model_name
+from mrs.units import parse_bytes
 from mrs_cli.commands.loading import load_model
 from mrs_cli.commands.running_servers import announced
 from mrs_cli.environment import Environment
@@ -47,16 +51,25 @@ def run_server(
 
     `find` makes the request of a model that a client names.
     """
-    from mrs.server.http.listener import activated, bind, url_of
+    from mrs.server.http.listener import activated, bind, bind_unix, url_of
 
     settings = server_settings(environment, flags)
     passed = activated(environment.variables)
     if passed is not None:
-        if flags.port is not None or flags.serve_ip is not None:
+        if flags.port is not None or flags.serve_ip is not None or flags.uds is not None:
             raise UsageError(
-                "systemd has bound the address", hint="leave out --port and --serve-ip"
+                "systemd has bound the address", hint="leave out --port, --serve-ip and --uds"
             )
         settings = replace(settings, host=passed.getsockname()[0])
+    is_tls = settings.tls_cert is not None
+
+    def listening() -> socket.socket:
+        if flags.uds is None:
+            return passed or bind(settings.host, settings.port)
+        if flags.port is not None or flags.serve_ip is not None:
+            raise UsageError("--uds is no port", hint="leave out --port and --serve-ip")
+        return bind_unix(Path(flags.uds).expanduser())
+
     target_gap_s = (flags.target_inter_token_ms or TARGET_INTER_TOKEN_MS) / 1000
     served_names = list(dict.fromkeys(flags.served_model_name or ()))
     if isinstance(models, RunRequest):
@@ -72,7 +85,7 @@ def run_server(
 
     with (
         log_to_stderr(environment, quiet=output.quiet, verbose=output.verbose),
-        passed or bind(settings.host, settings.port) as listener,
+        listening() as listener,
     ):
         from mrs.server.models.slot import ModelSlot
         from mrs.server.serve import Server
@@ -82,11 +95,14 @@ def run_server(
 
         def say_ready(model: LoadedModel) -> None:
             if not output.quiet:
-                url, names = url_of(listener), ", ".join(served_names or models)
+                url, names = url_of(listener, is_tls=is_tls), ", ".join(served_names or models)
                 _say_memory(environment, model.plan)
-                say(environment, f"serving {names} at {url}/v1, chat page at {url}/")
+                if flags.uds is not None:
+                    say(environment, f"serving {names} at {url}")
+                else:
+                    say(environment, f"serving {names} at {url}/v1, chat page at {url}/")
 
-        with announced(url_of(listener), served_names or list(models)) as local:
+        with announced(url_of(listener, is_tls=is_tls), served_names or list(models)) as local:
             Server(
                 [
                     ModelSlot(served(request), *(served_names or [name]))
@@ -114,12 +130,14 @@ def load_function(environment: Environment, output: OutputFlags) -> LoadShared:
     return load
 
 
-def refuse_prompts(flags: GlobalFlags, ask: AskFlags, *, is_stdin: bool = False) -> None:
+def refuse_prompts(
+    flags: GlobalFlags, ask: AskFlags, what: str = "a server", *, is_stdin: bool = False
+) -> None:
     """Raises UsageError for a prompt to answer or a chat to begin, for their settings and log."""
     asked = {f"--{name.replace('_', '-')}": value for name, value in vars(ask).items()}
     if flags.log is not None:
         raise UsageError(
-            "--log and a server exclude each other: it writes down no texts",
+            f"--log and {what} exclude each other: it writes down no texts",
             hint="leave out --log; --json and -v write a line for each request",
         )
     given = {"-i": flags.interactive_mode, "--continue": flags.resume, "--session": flags.session}
@@ -127,7 +145,7 @@ def refuse_prompts(flags: GlobalFlags, ask: AskFlags, *, is_stdin: bool = False)
     for flag, value in given.items():
         if value is not None and value is not False:
             raise UsageError(
-                f"{flag} and a server exclude each other",
+                f"{flag} and {what} exclude each other",
                 hint=f"leave out {flag}: each request brings its own prompt and settings",
             )
 
@@ -136,6 +154,10 @@ def server_settings(environment: Environment, flags: ServerFlags) -> ServerSetti
     """The settings that flags and variables give. Raises UsageError."""
     from mrs.server.settings import ServerSettings
 
+    if flags.tls_key is not None and flags.tls_cert is None:
+        raise UsageError("--tls-key needs its certificate", hint="add --tls-cert FILE")
+    if flags.batch_dir_size is not None and not flags.batch_dir:
+        raise UsageError("--batch-dir-size needs a folder", hint="add --batch-dir FOLDER")
     given: dict[str, Any] = {
         "host": flags.serve_ip,
         "keep_alive_s": duration_s(flags.keep_alive, "--keep-alive"),
@@ -143,7 +165,13 @@ def server_settings(environment: Environment, flags: ServerFlags) -> ServerSetti
         "max_body_bytes": flags.max_body and flags.max_body * 2**20,
         "request_timeout_s": flags.request_timeout,
         "sse_keep_alive_s": flags.sse_keep_alive,
+        "drain_grace_s": flags.drain_grace,
         "drain_timeout_s": flags.drain_timeout,
+        "tls_cert": flags.tls_cert and Path(flags.tls_cert).expanduser(),
+        "tls_key": flags.tls_key and Path(flags.tls_key).expanduser(),
+        "root_path": _root_path(flags.root_path),
+        "batch_folder": flags.batch_dir and Path(flags.batch_dir).expanduser(),
+        "batch_folder_bytes": _size("--batch-dir-size", flags.batch_dir_size),
     }
     return ServerSettings(
         port=DEFAULT_PORT if flags.port is None else flags.port,
@@ -155,8 +183,44 @@ def server_settings(environment: Environment, flags: ServerFlags) -> ServerSetti
         allow_load=flags.allow_load,
         allow_adapters=flags.allow_adapter_loading,
         strict_names=flags.strict_model_name,
+        trusted_proxies=_proxies(flags),
         **{name: value for name, value in given.items() if value is not None},
     )
+
+
+def _root_path(text: str | None) -> str | None:
+    """Raises UsageError."""
+    if text is None:
+        return None
+    path = text.rstrip("/")
+    if not re.fullmatch(r"(/[A-Za-z0-9._~-]+)*", path):
+        raise UsageError(f"--root-path {text} is no path", hint="give one such as /mrs")
+    return path
+
+
+def _proxies(flags: ServerFlags) -> tuple[str, ...]:
+    """Raises UsageError."""
+    for each in flags.trusted_proxy or ():
+        if each == "unix" and flags.uds is not None:
+            continue
+        try:
+            ip_network(each)
+        except ValueError as error:
+            raise UsageError(
+                f"--trusted-proxy {each} is no address of a proxy",
+                hint="give 127.0.0.1, a network such as 10.0.0.0/8, or with --uds unix",
+            ) from error
+    return tuple(flags.trusted_proxy or ())
+
+
+def _size(flag: str, text: str | None) -> int | None:
+    """Raises UsageError."""
+    if text is None:
+        return None
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}") from error
 
 
 def _api_keys(environment: Environment, path: str | None) -> tuple[str, ...]:

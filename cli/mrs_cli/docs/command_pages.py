@@ -11,6 +11,7 @@ from mrs_cli.docs.roff import definitions, escaped, page, references
 from mrs_cli.parsing.command_tree import panels, usual_flags
 from mrs_cli.parsing.flags.no_effect_flags import NO_EFFECT
 from mrs_cli.parsing.help_texts import COMMAND_HELP, ROOT, CommandHelp
+from mrs_cli.parsing.own_variables import OWN_VARIABLES
 from mrs_cli.parsing.selectors import SELECTORS
 from mrs_cli.parsing.spellings import DEFAULT_COMMAND
 
@@ -27,15 +28,10 @@ EXIT_MEANINGS = {
 VARIABLES = {
     "HF_HOME, HF_HUB_CACHE, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE": "as the hub library reads them",
     "CUDA_VISIBLE_DEVICES": "as CUDA reads it",
-    "MRS_CUDA_GRAPHS": "if off, decode steps on an NVIDIA GPU are not captured as CUDA graphs",
-    "MRS_GPU_PATH": "the best kernels that GPUs may use: cuda, triton or torch; without it, a test "
-    "on the GPU chooses",
-    "MRS_CPU_PATH": "another path of this processor than its best; mrs doctor names them",
-    "MRS_LOGICAL_DEVICES": "accelerators simulated on the CPU, such as cpu,cpu or cpu=2GiB",
-    "MRS_API_KEY": "a key of the server, in addition to those of --api-key-file",
-    "MRS_CLUSTER_SECRET, MRS_CLUSTER_SECRET_FILE": "the secret of a coordinator and its workers "
-    "on other machines, or a file of mode 0600 with it; all processes need the same, also those "
-    "that torchrun or Slurm start on several machines",
+    **OWN_VARIABLES,
+    "MRS_CONFIG, MRS_PORT, MRS_ISQ, ...": "any flag: the name of its long form in capitals with _ "
+    "for -. A flag that may be given several times takes a list as in TOML, one without a value "
+    "true or false. Flags come before variables, and variables before the file of --config",
     "RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT": "as torchrun sets them; also SLURM_PROCID and "
     "SLURM_NTASKS",
     "MISTRALRS_NO_NCCL": "if 1, --tensor-parallel-size gives each process some of the layers "

@@ -59,6 +59,15 @@ COMMAND_HELP = {
             "mrs serve --keep-alive 5m multi-model --config models.json",
         ),
     ),
+    "batch": CommandHelp(
+        "Answer a file of requests, and go on where it was stopped.",
+        ASK,
+        "MODEL FILE.jsonl [FLAGS]",
+        (
+            "mrs batch demo requests.jsonl",
+            "mrs batch -m Qwen/Qwen3-8B --isq q4k requests.jsonl --output answers.jsonl",
+        ),
+    ),
     "embed": CommandHelp(
         "Turn texts into embeddings.",
         ASK,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from mrs.errors import NotReadable, UsageError
 from mrs.process.files import read_at_most
@@ -25,10 +25,10 @@ from mrs_cli.parsing.spellings import DEFAULT_COMMAND
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 _MODEL_FLAGS = ("-m", "--model-id")
 #: Commands that name the kind of a model: presets have flags of any.
-_KINDS = ("plain", "vision-plain", "multimodal-plain", "gguf", "lora", "lora-gguf")
+KINDS = ("plain", "vision-plain", "multimodal-plain", "gguf", "lora", "lora-gguf")
 #: Commands whose first word is no model, or is a preset itself.
 _OWN_WORDS = (
-    *_KINDS, "launch", "save", "show", "stop", "embed", "rerank", "completions", "worker",
+    *KINDS, "launch", "save", "show", "stop", "embed", "rerank", "completions", "worker",
 )  # fmt: skip
 #: Commands that delete what -m names.
 _DELETING = ("rm", "cache")
@@ -67,14 +67,21 @@ def read_preset(name: str, known: Mapping[str, Any]) -> dict[str, Any]:
 
     `known` are the parser's flags by the same names. Raises NotReadable and UsageError.
     """
+    try:
+        return read_flags(preset_path(name), known)
+    except FileNotFoundError as error:
+        raise _no_preset(name) from error
+
+
+def read_flags(path: Path, known: Mapping[str, Any]) -> dict[str, Any]:
+    """As `read_preset`, of any file. Raises FileNotFoundError, NotReadable and UsageError."""
     import tomllib
 
-    path = preset_path(name)
     try:
         text = read_at_most(path, _MAX_FILE_BYTES).decode("utf-8-sig")
         values = tomllib.loads(text)
-    except FileNotFoundError as error:
-        raise _no_preset(name) from error
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise NotReadable(f"cannot read {path}", where=error.strerror or "") from error
     except (ValueError, RecursionError) as error:
@@ -84,7 +91,7 @@ def read_preset(name: str, known: Mapping[str, Any]) -> dict[str, Any]:
         if flag not in known:
             raise UsageError(
                 f"{path}, line {_line(text, flag)}: there is no flag {flag}",
-                hint=_near(flag, known) or "mrs run --help all lists them",
+                hint=near(flag, known) or "mrs run --help all lists them",
             )
         if not all(isinstance(one, bool | int | float | str) for one in each):
             raise UsageError(
@@ -96,16 +103,19 @@ def read_preset(name: str, known: Mapping[str, Any]) -> dict[str, Any]:
 
 def _no_preset(name: str) -> NotReadable:
     name = name.removeprefix("@")
-    near = _near(name, preset_names(), "@")
-    hint = near or f"mrs save {name} -m ID makes one, and mrs list shows them"
+    hint = (
+        near(name, preset_names(), "@")
+        or f"mrs save {name} -m ID makes one, and mrs list shows them"
+    )
     return NotReadable(f"there is no preset {name}", hint=hint)
 
 
-def _near(word: str, known: Any, mark: str = "") -> str:
+def near(word: str, known: Any, mark: str = "") -> str:
+    """A question for the known word that is nearest, if one is near."""
     from difflib import get_close_matches
 
-    near = get_close_matches(word.lstrip("-"), known, n=1)
-    return f"did you mean {mark}{near[0]}?" if near else ""
+    found = get_close_matches(word.lstrip("-"), known, n=1)
+    return f"did you mean {mark}{found[0]}?" if found else ""
 
 
 def _line(text: str, flag: str) -> int:
@@ -115,12 +125,12 @@ def _line(text: str, flag: str) -> int:
 
 
 def long_flags(command: Any) -> dict[str, Any]:
-    """The flags of a command by each long name without dashes; `help` is none."""
+    """The flags of a command by each long name without dashes; `help` is none, nor is --config."""
     return {
         name.removeprefix("--"): parameter
         for parameter in command.params
         for name in (*parameter.opts, *parameter.secondary_opts)
-        if name.startswith("--") and parameter.name != "help"
+        if name.startswith("--") and parameter.name not in ("help", "config_file")
     }
 
 
@@ -134,57 +144,80 @@ def with_presets(words: Sequence[str], tree: Any) -> tuple[list[str], list[str]]
     found = _find(words, tree) if any("@" in word for word in words) else None
     if found is None:
         return list(words), []
-    start, end, name, path = found
+    name, path = found.value, found.path
     command = path[0] if path else DEFAULT_COMMAND
-    taken = {
-        flag: each for one in _parsers(tree, command) for flag, each in long_flags(one).items()
-    }
-    if len(path) > 1 or "model-id" not in taken or command in _KINDS:
+    taken = {flag: each for one in parsers(tree, command) for flag, each in long_flags(one).items()}
+    if len(path) > 1 or "model-id" not in taken or command in KINDS:
         raise UsageError(
             f"{name} cannot follow {path[-1]}", hint=f"leave that word out: mrs run {name}"
         )
     values = read_preset(name, long_flags(tree.commands["save"]))
     left_out = [flag for flag in values if flag not in taken]
-    new = [word for flag in values if flag in taken for word in _words(flag, values, taken[flag])]
+    new = [
+        word
+        for flag in values
+        if flag in taken
+        for word in words_of(flag, values[flag], taken[flag])
+    ]
     note = f"{name}: mrs {command} takes no --{', --'.join(left_out)}"
-    return [*words[:start], *new, *words[end:]], [note] if left_out else []
+    return [*words[: found.start], *new, *words[found.end :]], [note] if left_out else []
 
 
-def _find(words: Sequence[str], tree: Any) -> tuple[int, int, str, list[str]] | None:
-    """Where a preset is named: the words from start to end, its name, and the commands before."""
-    path: list[str] = []
+class Part(NamedTuple):
+    """A command, a flag with its value, or another word: `words[start:end]` of a command line.
+
+    Of a flag, `name` is as it is written, and `value` may be empty. Of a word, it is the word.
+    `path` are the commands before; `is_named` is whether the model has been named before.
+    """
+
+    kind: Literal["command", "flag", "word"]
+    start: int
+    end: int
+    name: str
+    value: str
+    path: tuple[str, ...]
+    is_named: bool
+
+
+def parts_of(words: Sequence[str], tree: Any) -> Iterator[Part]:
+    """The parts of a command line, up to `--`."""
+    path: tuple[str, ...] = ()
     group, valued = tree, _flags_with_values(tree, DEFAULT_COMMAND)
-    is_named, before = False, ""
-    for index, word in enumerate(words):
-        flag, equals, value = word.partition("=")
-        if before:
-            if before in _MODEL_FLAGS and word.startswith("@"):
-                return index - 1, index + 1, word, path
-            before = ""
-        elif word == "--":
-            return None
-        elif word.startswith("-") and word != "-":
-            if flag in _MODEL_FLAGS and value.startswith("@"):
-                return index, index + 1, value, path
-            is_named |= flag in _MODEL_FLAGS  # the first word is the question then
-            before = flag if not equals and flag in valued else ""
+    is_named, index = False, 0
+    while index < len(words) and words[index] != "--":
+        word, start = words[index], index
+        index += 1
+        if word.startswith("-") and word != "-":
+            name, equals, value = word.partition("=")
+            if not equals and name in valued and index < len(words):
+                value = words[index]
+                index += 1
+            yield Part("flag", start, index, name, value, path, is_named)
+            is_named |= name in _MODEL_FLAGS  # the first word is the question then
         elif word in group.commands and not is_named:
-            path.append(word)
+            yield Part("command", start, index, word, "", path, is_named)
+            path = (*path, word)
             group = group.commands[word]
-            if path[0] in _DELETING:
-                return None
             valued = _flags_with_values(tree, path[0])
-            is_named = path[-1] in _OWN_WORDS
-        elif word.startswith("@") and not is_named:
-            return index, index + 1, word, path
+            is_named = word in _OWN_WORDS
         else:
+            yield Part("word", start, index, "", word, path, is_named)
             is_named = True
+
+
+def _find(words: Sequence[str], tree: Any) -> Part | None:
+    """The part of a command line that names a preset."""
+    for part in parts_of(words, tree):
+        if part.kind == "command" and (*part.path, part.name)[0] in _DELETING:
+            return None
+        is_model = part.name in _MODEL_FLAGS if part.kind == "flag" else not part.is_named
+        if part.value.startswith("@") and is_model:
+            return part
     return None
 
 
-def _words(flag: str, values: Mapping[str, Any], parameter: Any) -> Iterator[str]:
+def words_of(flag: str, value: Any, parameter: Any) -> Iterator[str]:
     """The words of a flag with its value, or each of its values."""
-    value = values[flag]
     for each in value if isinstance(value, list) else [value]:
         if parameter.count:
             yield from [f"--{flag}"] * int(each)
@@ -198,7 +231,7 @@ def _below(command: Any) -> bool:
     return DEFAULT_COMMAND in command.commands
 
 
-def _parsers(tree: Any, command: str) -> list[Any]:
+def parsers(tree: Any, command: str) -> list[Any]:
     """What parses the flags of a command: itself, and `run` below it."""
     own = tree.commands[command]
     return [own, own.commands[DEFAULT_COMMAND]] if _below(own) else [own]
@@ -207,7 +240,7 @@ def _parsers(tree: Any, command: str) -> list[Any]:
 def _flags_with_values(tree: Any, command: str) -> set[str]:
     return {
         name
-        for one in (tree, *_parsers(tree, command))
+        for one in (tree, *parsers(tree, command))
         for parameter in one.params
         if parameter.param_type_name == "option" and not (parameter.is_flag or parameter.count)
         for name in parameter.opts

@@ -43,7 +43,7 @@ def usage_error(error: Any, tree: Any) -> MrsError:
 def _no_port(message: str) -> UsageError:
     """What was meant with a port that is none: the letter is that of prompts elsewhere."""
     given = re.search(r"'((?:[^'\\]|\\.)*)' is not", message)
-    if given is None or given[1].isdigit():
+    if given is None or given[1].isdigit() or "://" in given[1]:
         return UsageError("--port needs a number from 0 to 65535")
     return UsageError(
         "-p is --port and needs a number", hint=f'to ask a question use -P "{given[1]}"'

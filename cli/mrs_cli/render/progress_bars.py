@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from rich.progress import (
     BarColumn,
@@ -82,5 +82,21 @@ def step_bar(environment: Environment, title: str) -> Iterator[Callable[[str, in
                 completed=done - earlier[0],
                 total=total - earlier[0],
             )
+
+        yield show
+
+
+@contextmanager
+def late_step_bar(
+    environment: Environment, title: str
+) -> Iterator[Callable[[str, int, int], None]]:
+    """As `step_bar`, but the bar appears with the first step: others may be shown before."""
+    with ExitStack() as stack:
+        bars: list[Callable[[str, int, int], None]] = []
+
+        def show(title_now: str, done: int, total: int) -> None:
+            if not bars:
+                bars.append(stack.enter_context(step_bar(environment, title)))
+            bars[0](title_now, done, total)
 
         yield show

@@ -28,3 +28,6 @@ VIDEO_PICTURES = 20
 TOKEN_BYTES = 96
 #: Buffers and objects of one connection: measured 6 KiB, and 63 with a head that is half sent.
 CONNECTION_BYTES = 96 * 1024
+#: Of one with TLS, for which asyncio and OpenSSL have buffers of their own: measured 282 KiB, and
+#: 457 with a head that is half sent.
+TLS_CONNECTION_BYTES = 512 * 1024

@@ -18,12 +18,15 @@ import uvicorn
 
 from mrs.errors import ExitCode
 from mrs.events import OnProgress
+from mrs.plan.memory.server_budget import least_bodies_bytes
 from mrs.request import RunRequest, ServerLoad
 from mrs.run.model_loader import ModelLoader
 from mrs.run.request_memory import RequestMemory
+from mrs.server.batches.folder import BatchFolder
+from mrs.server.batches.queue import BatchQueue
 from mrs.server.http.acceptor import Acceptor, most_connections
 from mrs.server.http.errors import ApiError
-from mrs.server.http.listener import url_of
+from mrs.server.http.listener import tls_context, url_of
 from mrs.server.http.protocol import TimedProtocol
 from mrs.server.local_runs import LoadedRuns, LocalRuns
 from mrs.server.log.lines import RequestLog
@@ -31,7 +34,7 @@ from mrs.server.memory import ServerMemory
 from mrs.server.models.pool import ModelPool
 from mrs.server.models.slot import ModelSlot
 from mrs.server.pauses import collect, short_pauses
-from mrs.server.routes.app import build_app
+from mrs.server.routes.app import build_app, build_router
 from mrs.server.service import Service
 from mrs.server.settings import ServerSettings
 
@@ -74,7 +77,10 @@ class Server:
         self._log = log
         self._on_ready = on_ready
         self.memory = ServerMemory()
+        folder, most_bytes = settings.batch_folder, settings.batch_folder_bytes
+        self._batch_folder = None if folder is None else BatchFolder(folder, most_bytes)
         load_settings = ServerLoad(settings.max_body_bytes, settings.max_connections)
+        self.memory.bodies.most_bytes = least_bodies_bytes(load_settings)
 
         def served(request: RunRequest) -> RunRequest:
             return replace(request, server=load_settings)
@@ -100,6 +106,8 @@ class Server:
         )
         #: Ends the process, which may have other threads, when its time is over.
         self.exit_at_once: Callable[[int], object] = os._exit
+        self._batches: list[asyncio.Task[None]] = []
+        self._tls = tls_context(settings.tls_cert, settings.tls_key) if settings.tls_cert else None
         self._error: BaseException | None = None
         self._signals = 0
         self._cuts_replies_off = False
@@ -120,6 +128,8 @@ class Server:
         logging.getLogger("asyncio").setLevel(logging.ERROR)
         self.service = Service(self._settings, self.models, self._log, self.memory)
         self._loop.set_exception_handler(self._on_loop_error)
+        if self._batch_folder is not None:
+            self.service.batches = self._batch_queue(self._batch_folder)
         self._server = _Uvicorn(self._config(), self.stop, self._accept)
         local = await self._local_runs()
         loading = asyncio.ensure_future(self._load_models())
@@ -132,16 +142,28 @@ class Server:
                 await local.close(self._settings.drain_timeout_s + 2 * _LAST_SECONDS)
             await self._close_models()
             self._leave_clients()
-            tasks = (loading, status, collecting)
+            tasks = (loading, status, collecting, *self._batches)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self.service.close()
+            if self._batch_folder is not None:
+                self._batch_folder.close()
+
+    def _batch_queue(self, folder: BatchFolder) -> BatchQueue:
+        service, most_bytes = self.service, self._settings.max_body_bytes
+        return BatchQueue(
+            folder,
+            build_router(service),
+            lambda: service.spare_sequences,
+            most_bytes,
+            self._log.problem,
+        )
 
     async def _local_runs(self) -> LocalRuns | None:
         if self._local_path is None:
             return None
-        url = url_of(self._listener)
+        url = url_of(self._listener, is_tls=self._tls is not None)
         local = LocalRuns(self.service, self._loaded_runs, self._local_path, url)
         await local.start()
         return local
@@ -160,8 +182,13 @@ class Server:
             self.exit_at_once(ExitCode.INTERRUPTED)  # the thread that loads cannot be stopped
 
     async def _load_models(self) -> None:
+        def on_ready(model: LoadedModel) -> None:
+            if self.service.batches is not None:
+                self._batches.append(asyncio.ensure_future(self.service.batches.run()))
+            self._on_ready(model)
+
         try:
-            await self.models.start(self._on_ready)
+            await self.models.start(on_ready)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 - raised by `run`
@@ -178,16 +205,24 @@ class Server:
             log_level="error",
             access_log=False,
             server_header=False,
-            proxy_headers=False,  # a client could write them itself
+            proxy_headers=False,  # a client could write them itself: see `build_app`
             timeout_keep_alive=30,
         )
 
     async def _accept(self) -> None:
         state, stall_s = self._server.server_state, self._settings.read_timeout_s
         new_protocol = partial(TimedProtocol, self._server.config, state, {}, stall_s=stall_s)
-        most = most_connections(self._settings.max_connections)
+        most = most_connections(self._settings.open_connections)
         connections = cast(Collection[TimedProtocol], state.connections)
-        acceptor = Acceptor(self._listener, connections, most, new_protocol, self._log.problem)
+        acceptor = Acceptor(
+            self._listener,
+            connections,
+            most,
+            new_protocol,
+            self._log.problem,
+            self._tls,
+            stall_s,
+        )
         await acceptor.run()
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -204,13 +239,22 @@ class Server:
         if not self.models.is_started:
             self._say("interrupted")
             self.exit_at_once(ExitCode.INTERRUPTED)  # the thread that loads cannot be stopped
-        if self._signals == 1:
+        if self._signals == 1 and self._settings.drain_grace_s:
+            self._leave()
+        elif self._signals == 1:
             self._drain()
         else:
             self._cuts_replies_off |= self.service.num_requests > 0
             self._end_requests()
             self._server.force_exit = True
             self._loop.call_later(_LAST_SECONDS, self.exit_at_once, int(ExitCode.INTERRUPTED))
+
+    def _leave(self) -> None:
+        """Say that the server stops, and go on answering until those who ask `/ready` know it."""
+        seconds = self._settings.drain_grace_s
+        self._say(f"stopping in {seconds:g} s: /ready says so, and requests are still answered")
+        self.models.is_leaving = True
+        self._loop.call_later(seconds, self._drain)
 
     def _drain(self) -> None:
         """Refuse new requests, let those that run go on for a while, then end them."""
@@ -222,6 +266,8 @@ class Server:
         self._loop.call_later(seconds, self._end_requests)
 
     def _stop(self) -> None:
+        for each in self._batches:  # their lines are answered after the next start
+            each.cancel()
         self.models.stop()
         self._server.should_exit = True
 

@@ -15,6 +15,7 @@ from mrs.events import Finished
 from mrs.process.request_memory import TOKEN_BYTES
 from mrs.process.turns import Client, Shares, crowding
 from mrs.server.background import num_threads
+from mrs.server.batches.runner import BATCH_SENDER
 from mrs.server.http.errors import ApiError
 from mrs.server.http.exchange import MOST_SIGNS, Exchange
 from mrs.server.log.lines import STATUS_SECONDS, RequestLog
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from mrs.engine.engine import EngineStats
     from mrs.engine.sequence import Sequence as EngineSequence
     from mrs.run.loaded_model import LoadedModel
+    from mrs.server.batches.queue import BatchQueue
     from mrs.server.models.pool import ModelPool
     from mrs.server.models.slot import ModelSlot
 
@@ -80,6 +82,8 @@ class Service:
         #: Its result is the error with which all requests were ended.
         self._end: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self.metrics = Metrics(self._stats)
+        #: Set if the server has a folder for them.
+        self.batches: BatchQueue | None = None
 
     @property
     def most_signs(self) -> int:
@@ -221,6 +225,13 @@ class Service:
             record.replies.append(ReplyRecord(end.usage, end.reason, max(queue_s, 0.0)))
 
         return note
+
+    @property
+    def spare_sequences(self) -> int:
+        """Sequences that nobody but batches uses."""
+        running = [each for slot in self.models.slots for each in slot.sequences]
+        others = sum(each.client[1:] != (BATCH_SENDER,) for each in running)
+        return self.models.default.request.max_seqs - others
 
     def ended(self, record: RequestRecord, route: str) -> None:
         """Log and count a request that has ended."""

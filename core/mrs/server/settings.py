@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from ipaddress import ip_address
+from pathlib import Path
+
+from mrs.process.request_memory import CONNECTION_BYTES, TLS_CONNECTION_BYTES
 
 
 @dataclass(frozen=True)
@@ -22,13 +25,21 @@ class ServerSettings:
     keep_alive_s        how long a model stays loaded that nobody uses; None is for ever
     max_queue           requests that may wait for a free sequence, for a model, or, with so many
                         as can run, until their texts are read
-    max_connections     open connections; half of the process's file descriptors if that is less
+    max_connections     open connections; half of the process's file descriptors if that is less,
+                        and with TLS as many as need the same memory
     max_body_bytes      the largest body of a request
     request_timeout_s   how long a reply may take, waiting included; None is no limit
     read_timeout_s      how long a client may take to send a head, to send a body (longer if that
                         comes fast enough, see http/pace.py), or to read some of a reply
     sse_keep_alive_s    how long a stream may be silent before it gets a comment; 0 sends none
+    drain_grace_s       how long after the first signal new requests are still answered, while
+                        `/ready` says that the server stops
     drain_timeout_s     how long running replies may take after SIGTERM or Ctrl-C
+    tls_cert, tls_key   PEM files of a certificate, with those that it needs, and of its key
+    root_path           what a proxy puts before all paths, such as `/mrs`; empty is nothing
+    trusted_proxies     addresses, networks, or `unix`, whose X-Forwarded headers are believed
+    batch_folder        where files and batches of clients are kept; without one there are none
+    batch_folder_bytes  what these files may take
     """
 
     port: int = 0
@@ -48,11 +59,26 @@ class ServerSettings:
     request_timeout_s: float | None = None
     read_timeout_s: float = 60.0
     sse_keep_alive_s: float = 15.0
+    drain_grace_s: float = 0.0
     drain_timeout_s: float = 30.0
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    root_path: str = ""
+    trusted_proxies: tuple[str, ...] = ()
+    batch_folder: Path | None = None
+    batch_folder_bytes: int = 2**30
+
+    @property
+    def open_connections(self) -> int:
+        if self.tls_cert is None:
+            return self.max_connections
+        return max(self.max_connections * CONNECTION_BYTES // TLS_CONNECTION_BYTES, 1)
 
     @property
     def is_public(self) -> bool:
         """Whether other machines can reach the server."""
+        if self.trusted_proxies:
+            return True
         try:
             return not ip_address(self.host).is_loopback
         except ValueError:

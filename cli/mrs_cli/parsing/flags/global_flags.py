@@ -7,6 +7,7 @@ from typing import Annotated, get_args
 
 from mrs.request import Speculation
 from mrs_cli.parsing.flags.cluster_flags import ClusterFlags
+from mrs_cli.parsing.flags.config_flags import ConfigFlags
 from mrs_cli.parsing.flags.no_effect_flags import NoEffectFlags
 from mrs_cli.parsing.flags.option import (
     DEFAULTS,
@@ -22,7 +23,7 @@ from mrs_cli.parsing.flags.prompt_flags import ChatFlags
 
 
 @dataclass(init=False, eq=False, repr=False)
-class PlanGlobalFlags(PagedFlags, PlacementFlags, ClusterFlags):
+class PlanGlobalFlags(PagedFlags, PlacementFlags, ClusterFlags, ConfigFlags):
     """The global flags that `mrs plan` takes."""
 
     prefix_cache_n: Annotated[
@@ -75,7 +76,7 @@ class PlanGlobalFlags(PagedFlags, PlacementFlags, ClusterFlags):
 
 
 @dataclass(init=False, eq=False, repr=False)
-class BenchGlobalFlags(PagedFlags, PlacementFlags, ClusterFlags):
+class BenchGlobalFlags(PagedFlags, PlacementFlags, ClusterFlags, ConfigFlags):
     """The global flags that `mrs bench` takes."""
 
 

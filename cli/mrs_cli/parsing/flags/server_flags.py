@@ -59,6 +59,52 @@ class ServerFlags(Flags):
         ),
         _OF_SERVERS,
     ] = None
+    uds: Annotated[
+        str | None,
+        server_option(
+            "--uds",
+            metavar="PATH",
+            help="Listen on this Unix socket, which its owner and group may use, instead of a "
+            "port.",
+        ),
+    ] = None
+    tls_cert: Annotated[
+        str | None,
+        server_option(
+            "--tls-cert",
+            metavar="FILE",
+            help="Speak HTTPS with the certificate in FILE, in PEM form, after which those follow "
+            "that clients need to trust it.",
+        ),
+    ] = None
+    tls_key: Annotated[
+        str | None,
+        server_option(
+            "--tls-key",
+            metavar="FILE",
+            help="The private key of the certificate, in PEM form and without a password.",
+            show_default="in the file of --tls-cert",
+        ),
+    ] = None
+    root_path: Annotated[
+        str | None,
+        server_option(
+            "--root-path",
+            metavar="PATH",
+            help="Path under which a proxy shows the server, such as /mrs. Requests may have it "
+            "before their own path or not.",
+        ),
+    ] = None
+    trusted_proxy: Annotated[
+        list[str] | None,
+        server_option(
+            "--trusted-proxy",
+            metavar="ADDRESS",
+            help="Believe the headers X-Forwarded-For and X-Forwarded-Proto of a proxy at this "
+            "address or network (10.0.0.0/8), or at the other end of --uds (unix). May be given "
+            "several times.",
+        ),
+    ] = None
     api_key_file: Annotated[
         str | None,
         server_option(
@@ -146,6 +192,25 @@ class ServerFlags(Flags):
         ),
         _OF_SERVERS,
     ] = None
+    batch_dir: Annotated[
+        str | None,
+        server_option(
+            "--batch-dir",
+            metavar="FOLDER",
+            help="Keep files and batches of clients in FOLDER, and answer batches beside other "
+            "requests (/v1/files, /v1/batches).",
+            show_default="neither is taken",
+        ),
+    ] = None
+    batch_dir_size: Annotated[
+        str | None,
+        server_option(
+            "--batch-dir-size",
+            metavar="SIZE",
+            help="Largest size of that folder, of which each API key leaves some to others.",
+            show_default="1GiB",
+        ),
+    ] = None
     max_queue: Annotated[
         int | None,
         server_option(
@@ -200,13 +265,24 @@ class ServerFlags(Flags):
             show_default="15",
         ),
     ] = None
+    drain_grace: Annotated[
+        float | None,
+        server_option(
+            "--drain-grace",
+            metavar="SECONDS",
+            min=0,
+            help="Time after SIGTERM or Ctrl-C in which new requests are still answered, while "
+            "/ready has status 503 so that a load balancer sends no more.",
+            show_default="0",
+        ),
+    ] = None
     drain_timeout: Annotated[
         float | None,
         server_option(
             "--drain-timeout",
             metavar="SECONDS",
             min=0,
-            help="Time that running replies get after SIGTERM or Ctrl-C.",
+            help="Time that running replies get after that.",
             show_default="30",
         ),
     ] = None
@@ -238,7 +314,7 @@ class ServerFlags(Flags):
 
 
 def refuse_without_port(flags: ServerFlags) -> None:
-    """Raises UsageError for flags of the server if none is to run."""
+    """Raises UsageError for flags of the server if none is to run: --port or --uds starts one."""
     for name, value in vars(flags).items():
         if value:
             flag = f"--{name.replace('_', '-')}"

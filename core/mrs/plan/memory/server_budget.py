@@ -143,6 +143,11 @@ def server_budget(
     )
 
 
+def least_bodies_bytes(load: ServerLoad) -> int:
+    """What bodies may take before the model is planned: it is in the budget of every plan."""
+    return int(_LEAST_SHARE * _BODIES_AT_ONCE * load.max_body_bytes)
+
+
 def _decoding_bytes(images: PlannedImages | None) -> int:
     """What the largest image, or the longest audio file, takes while it is decoded."""
     if images is None:

@@ -68,13 +68,12 @@ async def _start(
 ) -> ReplyReader:
     """The replies, of a model that is in use."""
     model = slot.model
-    given, samplings = request.prompts, list[Sampling]()
-    service.admit(exchange, slot, len(given) * request.made)  # before long texts are read
+    samplings = list[Sampling]()
+    service.admit(exchange, slot, len(request.prompts) * request.made)  # before texts are read
 
     def read() -> Iterator[Prompt]:
         samplings[:] = adapted(exchange, request.all_samplings(model.suggested_sampling))
-        for each in given:
-            yield _prompt(model, request, each, samplings[0], exchange.salt)
+        yield from completion_prompts(model, request, samplings[0], exchange.salt)
 
     prompts = await service.in_turns(exchange, read())
     start = ReplyStarter(exchange, model, request, "prompt")
@@ -82,6 +81,14 @@ async def _start(
     group = await service.start(exchange, slot, starts)
     finish = service.on_finish(exchange, slot)
     return ReplyReader(group, finish, choices=len(samplings), thoughts="inline")
+
+
+def completion_prompts(
+    model: LoadedModel, request: CompletionRequest, sampling: Sampling, owner: bytes = b""
+) -> Iterator[Prompt]:
+    """Every prompt of a request. Raises ApiError."""
+    for each in request.prompts:
+        yield _prompt(model, request, each, sampling, owner)
 
 
 def _prompt(

@@ -73,7 +73,7 @@ async def embed(service: Service, exchange: Exchange, request: EmbeddingRequest)
     model = await service.use(exchange, slot)
     with errors_of("input" if request.dimensions is None else "dimensions"):
         model.require_embeddings(request.dimensions)
-    prompts = await service.in_turns(exchange, _prompts(model, request))
+    prompts = await service.in_turns(exchange, embedding_prompts(model, request))
     embeddings, tokens = await vectors(service, exchange, slot, prompts, "input", request.pooling)
     usage = EmbeddingUsage(prompt_tokens=tokens, total_tokens=tokens)
     return await service.in_thread(exchange, lambda: _body(request, slot.name, embeddings, usage))
@@ -94,7 +94,8 @@ def _body(
     return raw_json(EmbeddingList(data=data, model=model, usage=usage))
 
 
-def _prompts(model: LoadedModel, request: EmbeddingRequest) -> Iterator[Prompt]:
+def embedding_prompts(model: LoadedModel, request: EmbeddingRequest) -> Iterator[Prompt]:
+    """The prompt of each text. Raises ApiError."""
     truncate, name = bool(request.truncate_sequence), request.prompt_name
     with errors_of("input" if name is None else "prompt_name"):
         for each in prompts_of(request.input, "input"):

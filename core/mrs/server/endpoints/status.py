@@ -57,6 +57,12 @@ class Version(Struct, frozen=True):
     version: str
 
 
+class Health(Struct, frozen=True):
+    """The server answers."""
+
+    status: str
+
+
 class Readiness(Struct, frozen=True):
     """`models` are all models, each with its progress; those that are not loaded are on demand."""
 
@@ -64,13 +70,15 @@ class Readiness(Struct, frozen=True):
     models: list[ModelBody]
 
 
-async def health(service: Service, exchange: Exchange, _: Any) -> Raw:
-    """Alive, even while the model is loading."""
-    return Raw(b"OK")
+async def health(service: Service, exchange: Exchange, _: Any) -> Health:
+    """Alive; status 503 as long as the first model is loading."""
+    service.models.check_started()
+    return Health("ok")
 
 
 async def ready(service: Service, exchange: Exchange, _: Any) -> Readiness:
-    """Whether the model is loaded; until then an error with the progress."""
+    """Whether requests should come: status 503 until the model is loaded, with the progress, and
+    once the server is to stop."""
     service.models.check_open()
     return Readiness("ready", [model_body(each) for each in service.models.slots])
 

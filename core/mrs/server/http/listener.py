@@ -6,11 +6,17 @@ import errno
 import os
 import socket
 from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mrs.errors import UsageError
 
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
 #: The first file descriptor that systemd passes.
 _FIRST_PASSED = 3
+_BACKLOG = 2048
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -18,7 +24,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = addresses[0]
-        return socket.create_server(address[:2], family=family, backlog=2048)
+        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except (OSError, OverflowError, UnicodeError) as error:
         number = getattr(error, "errno", None)
         hint = {
@@ -30,6 +36,70 @@ def bind(host: str, port: int) -> socket.socket:
         raise UsageError(
             f"cannot listen on {host}, port {port}", where=reason, hint=hint
         ) from error
+
+
+def bind_unix(path: Path) -> socket.socket:
+    """A bound socket of the file system, which its owner and group may use.
+
+    One that a server has left behind is replaced. Raises UsageError.
+    """
+    try:
+        _remove_unused(path)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(str(path))
+            path.chmod(0o660)
+            listener.listen(_BACKLOG)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+    except AttributeError as error:  # Windows
+        raise UsageError("this system has no such sockets", hint="give --port") from error
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen on {path}",
+            where=error.strerror or str(error),
+            hint="choose another path with --uds",
+        ) from error
+
+
+def _remove_unused(path: Path) -> None:
+    """Remove a socket that nobody listens on. Raises OSError for what is used, or another file."""
+    if not path.is_socket():
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        try:
+            client.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise OSError(errno.EADDRINUSE, "another program uses it")
+
+
+def tls_context(certificate: Path, key: Path | None) -> SSLContext:
+    """TLS 1.2 and later with PEM files; without `key` it is in that of the certificate.
+
+    Raises UsageError.
+    """
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    files = " and ".join(map(str, filter(None, (certificate, key))))
+    try:
+        # An empty password: a key that needs one would be asked for at the terminal.
+        context.load_cert_chain(certificate, key, password="")
+    except ssl.SSLError as error:
+        raise UsageError(
+            f"{files} cannot be used for TLS",
+            where=(error.reason or "no certificate and key").replace("_", " ").lower(),
+            hint="give PEM files that belong together, and a key without a password",
+        ) from error
+    except OSError as error:
+        raise UsageError(f"{files} cannot be read", where=error.strerror or "") from error
+    return context
 
 
 def activated(variables: Mapping[str, str]) -> socket.socket | None:
@@ -49,9 +119,13 @@ def activated(variables: Mapping[str, str]) -> socket.socket | None:
     raise UsageError("systemd passes no single TCP socket", hint="give one ListenStream=PORT")
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, *, is_tls: bool = False) -> str:
     """The address of the server for programs on this machine."""
-    host, port = listener.getsockname()[:2]
+    name = listener.getsockname()
+    if isinstance(name, str):
+        return f"unix:{name}"
+    scheme = "https" if is_tls else "http"
+    host, port = name[:2]
     if host in ("0.0.0.0", "::"):
         host = "localhost"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

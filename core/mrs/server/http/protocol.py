@@ -93,7 +93,8 @@ class _LingeringTransport:
             self._transport.close()
             return
         self.is_lingering = True
-        self._transport.write_eof()
+        if self._transport.can_write_eof():  # TLS has no such end of one direction
+            self._transport.write_eof()
         self._transport.resume_reading()
         asyncio.get_running_loop().call_later(self._linger_s, self._transport.abort)
 

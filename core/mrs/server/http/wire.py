@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,6 +15,8 @@ from mrs.server.http.json_pieces import json_pieces
 
 #: Of a long body, so much is sent before other connections have their turn.
 _PART_BYTES = 2**16
+#: Of a file, so much is read at a time.
+_FILE_PART_BYTES = 2**20
 _EVENT_STREAM = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
@@ -35,6 +39,13 @@ class NamedEvent(msgspec.Struct, frozen=True, tag_field="type"):
     """An event of a stream that has its type on a line of its own, too."""
 
 
+class FileBody(msgspec.Struct, frozen=True):
+    """The content of a file, which is read while it is sent."""
+
+    path: str
+    media_type: str
+
+
 def raw_json(body: Any) -> Raw:
     """A body as JSON, in pieces: what may be long is encoded in a thread."""
     return Raw([*json_pieces(body)], "application/json")
@@ -43,7 +54,10 @@ def raw_json(body: Any) -> Raw:
 async def send_body(
     send: Send, body: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> None:
-    """A whole response: `body` as JSON, unless it is Raw. A long one is sent in parts."""
+    """A whole response: `body` as JSON, unless it is Raw or a file. A long one is sent in parts."""
+    if isinstance(body, FileBody):
+        await _send_file(send, body, headers or {})
+        return
     raw = body if isinstance(body, Raw) else Raw(msgspec.json.encode(body), "application/json")
     length = sum(map(len, raw.pieces))
     fields = {"content-type": raw.media_type, "content-length": str(length)}
@@ -53,6 +67,20 @@ async def send_body(
         await send({"type": "http.response.body", "body": part, "more_body": length > 0})
         if length:
             await asyncio.sleep(0)
+
+
+async def _send_file(send: Send, body: FileBody, headers: Mapping[str, str]) -> None:
+    """What is added to the file meanwhile is left out."""
+    with await asyncio.to_thread(Path(body.path).open, "rb") as file:
+        length = os.fstat(file.fileno()).st_size
+        fields = {"content-type": body.media_type, "content-length": str(length)}
+        await _start(send, 200, {**fields, **headers})
+        while True:
+            part = await asyncio.to_thread(file.read, min(_FILE_PART_BYTES, length))
+            length -= len(part)
+            await send({"type": "http.response.body", "body": part, "more_body": length > 0})
+            if not length or not part:
+                return
 
 
 def _parts(pieces: list[bytes]) -> Iterator[bytes]:

@@ -51,6 +51,8 @@ class ModelPool:
     ) -> None:
         self.slots = list(slots)
         self.is_started = False
+        #: Whether new requests should go elsewhere: those that come are answered for some time.
+        self.is_leaving = False
         self._load = load
         self._plan = plan
         self._find = find
@@ -112,8 +114,11 @@ class ModelPool:
         await self._serve_queue()
 
     async def use(self, slot: ModelSlot) -> None:
-        """Wait until the model is loaded; it stays so until `slot.release`. ApiError, MrsError."""
-        self.check_open()
+        """Wait until the model is loaded; it stays so until `slot.release`. ApiError, MrsError.
+
+        Requests that come while the first model loads wait, too."""
+        if self._is_stopping:
+            raise _shutting_down()
         if slot.is_loaded and not slot.is_leaving:
             slot.take()
             return
@@ -271,9 +276,13 @@ class ModelPool:
             slot.refuse(_shutting_down())
 
     def check_open(self) -> None:
-        """Raises ApiError before the default model is loaded, and while the server stops."""
-        if self._is_stopping:
+        """Raises ApiError before the default model is loaded, and once the server is to stop."""
+        if self._is_stopping or self.is_leaving:
             raise _shutting_down()
+        self.check_started()
+
+    def check_started(self) -> None:
+        """Raises ApiError before the default model is loaded."""
         if not self.is_started:
             done = f"{self.default.progress:.0%}"
             message = f"the model is loading, {done} is done: try again later"

@@ -16,6 +16,17 @@ from mrs.server.endpoints.adapters import (
     load_adapter,
     unload_adapter,
 )
+from mrs.server.endpoints.batches import (
+    add_batch,
+    add_file,
+    batch,
+    batches,
+    cancel_batch,
+    delete_file,
+    file,
+    file_content,
+    files,
+)
 from mrs.server.endpoints.chat import chat
 from mrs.server.endpoints.completions import complete
 from mrs.server.endpoints.embeddings import EmbeddingList, EmbeddingRequest, embed
@@ -34,6 +45,7 @@ from mrs.server.endpoints.responses import (
 )
 from mrs.server.endpoints.score import ScoreList, ScoreRequest, score
 from mrs.server.endpoints.status import (
+    Health,
     ModelBody,
     ModelList,
     Readiness,
@@ -60,6 +72,15 @@ from mrs.server.http.wire import Raw
 from mrs.server.routes.endpoint import Endpoint
 from mrs.server.routes.openapi import document, page
 from mrs.server.routes.route import Route
+from mrs.server.schemas.batch import (
+    BatchList,
+    BatchObject,
+    BatchRequest,
+    DeletedFile,
+    FileList,
+    FileObject,
+    FileRequest,
+)
 from mrs.server.schemas.chat_request import ChatRequest
 from mrs.server.schemas.chat_response import ChatChunk, ChatCompletion
 from mrs.server.schemas.completion_request import CompletionRequest
@@ -148,6 +169,21 @@ ROUTES = (
     ),
     Route("POST", "/v1/rerank", rerank, RerankResponse, RerankRequest),
     Route("POST", "/v1/score", score, ScoreList, ScoreRequest),
+    Route("POST", "/v1/files", add_file, FileObject, FileRequest, takes_form=True),
+    Route("GET", "/v1/files", files, FileList),
+    Route("GET", "/v1/files/{file_id}", file, FileObject),
+    Route("DELETE", "/v1/files/{file_id}", delete_file, DeletedFile),
+    Route(
+        "GET",
+        "/v1/files/{file_id}/content",
+        file_content,
+        Raw,
+        media_type="application/jsonl",
+    ),
+    Route("POST", "/v1/batches", add_batch, BatchObject, BatchRequest),
+    Route("GET", "/v1/batches", batches, BatchList),
+    Route("GET", "/v1/batches/{batch_id}", batch, BatchObject),
+    Route("POST", "/v1/batches/{batch_id}/cancel", cancel_batch, BatchObject),
     Route("POST", "/tokenize", tokenize, Tokens, TokenizeRequest),
     Route("POST", "/detokenize", detokenize, Text, DetokenizeRequest),
     Route("GET", "/v1/models", models, ModelList),
@@ -160,7 +196,7 @@ ROUTES = (
     Route(
         "POST", "/v1/unload_lora_adapter", unload_adapter, Raw, UnloadAdapterRequest, manages=True
     ),
-    Route("GET", "/health", health, Raw),
+    Route("GET", "/health", health, Health),
     Route("GET", "/ready", ready, Readiness),
     Route("GET", "/version", version, Version),
     Route("GET", "/metrics", metrics, Raw),
