@@ -43,6 +43,10 @@ def serve_fleet(
         )
     if flags.ray is None:
         raise UsageError("--replicas is for a server under Ray", hint="add --ray local")
+    for name in ("uds", "tls_cert", "tls_key"):
+        if getattr(flags, name) is not None:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} is not for --ray", hint="put a proxy with TLS before it")
     try:
         from mrs.routing.ray_app import Fleet, run_fleet, stop_fleet
     except ImportError as error:

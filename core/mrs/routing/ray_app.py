@@ -40,6 +40,11 @@ APP = "mrs"
 #: How long a server may take to load its model, and to say that it is ready; how often it is asked.
 _START_S, _HEALTH_S, _CHECK_S = 1800.0, 10.0, 5.0
 _STOP_S = 30.0
+#: Variables that a replica's server does not have: its words say all that they said.
+_OF_FLEETS = frozenset(
+    f"MRS_{each}"
+    for each in ("CONFIG", "RAY", "REPLICAS", "MAX_REPLICAS", "PORT", "SERVE_IP", "HOST")
+)
 #: Requests that Ray hands to a replica at once: its server has a queue with bounds of its own.
 _MOST_REQUESTS = 1000
 
@@ -152,6 +157,7 @@ class Replica:
         self._server: Process | None = None
         self._server = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "mrs_cli", *words,
+            env={name: text for name, text in os.environ.items() if name not in _OF_FLEETS},
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=PIPE,
         )  # fmt: skip
         self._url = await asyncio.wait_for(self._ready(self._server), _START_S)
