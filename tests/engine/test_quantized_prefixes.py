@@ -48,7 +48,7 @@ def test_conversations_in_memory_and_in_a_folder(
     kind: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They branch anywhere, and every few replies all memory is lost but the folder."""
-    monkeypatch.setattr(chain, "BLOCK_TOKENS", 16)
+    monkeypatch.setattr(chain, "BLOCK_TOKENS", 64)
     chance = random.Random(kind + name)
     forgetful = begin_engine(kind, name, 0)
 
