@@ -122,7 +122,9 @@ def test_quantized_keys_and_values(
         rows.append((*kv.read(order, 0, tokens), *kv.read_rests(order, 0, tokens)))
         results.append(backend.attend(q, kv, batch, AttentionOptions(0.2, 100, softcap=9.0)))
     assert all(map(torch.equal, rows[0][:2], rows[1][:2]))
-    for codes, (one, other) in zip(kv.codes, zip(rows[0][2:], rows[1][2:], strict=True), strict=True):
+    for codes, (one, other) in zip(
+        kv.codes, zip(rows[0][2:], rows[1][2:], strict=True), strict=True
+    ):
         assert_near(codes.rests.decode(one), codes.rests.decode(other).double(), 1e-2)
     assert_near(results[0], results[1].double(), 1e-3)
     own = [x[:block].transpose(0, 1) for x in (k, v)]

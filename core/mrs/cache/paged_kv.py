@@ -46,7 +46,10 @@ class PagedKVCache:
         if self.kv.codes:
             pieces = [self.kv.read_rests(blocks, *each) for each in self._with_rests(first, end)]
             rests = [torch.cat(each, dim=1) for each in zip(*pieces, strict=True)]
-            read = (*read, *(rests or [x.new_empty(x.shape[1], 0, x.shape[3]) for x in self.kv.rests]))
+            read = (
+                *read,
+                *(rests or [x.new_empty(x.shape[1], 0, x.shape[3]) for x in self.kv.rests]),
+            )
         return LayerSlice(first, {str(number): x for number, x in enumerate(read)})
 
     def restore(self, length: int, slices: Sequence[LayerSlice | None]) -> None:

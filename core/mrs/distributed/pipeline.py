@@ -36,10 +36,10 @@ from mrs.distributed.protocol.failures import (
 from mrs.distributed.protocol.link import Link
 from mrs.distributed.protocol.messages import (
     AdoptState,
+    AttachRests,
     CacheCommand,
     Connect,
     Connected,
-    AttachRests,
     CopyBlock,
     Drop,
     Hidden,

@@ -84,7 +84,7 @@ class TorchAttention:
             blocks = torch.zeros(len(queries), dtype=torch.int64)
             if cache.codes:
                 blocks = torch.arange(context - len(queries), context) // cache.block_tokens
-            for block in blocks.unique().tolist():
+            for block in sorted({*blocks.tolist()}):
                 k, *rest = cache.read_floats(table, first, context, block)
                 v = rest[0] if rest else k[..., : cache.value_dim]
                 head_outs = [
