@@ -19,19 +19,22 @@ import torch
 from divergence import Mrs, texts
 from torch import Tensor
 
-from mrs.request import ModelSource, PagedRequest, RunRequest
+from mrs.request import ActivationBits, ModelSource, PagedRequest, RunRequest
 from mrs.run.model_loader import ModelLoader
 
 LONGEST = 1000
 TYPES = ("f16", "bf16", "q8_0", "q8_0/q4_0", "q4_0/q8_0", "q4_0")
 
 
-def request(path: Path, cache_type: str) -> RunRequest:
+def request(path: Path, cache_type: str, activations: ActivationBits = 16) -> RunRequest:
+    """Of a GGUF file, or of a folder of safetensors."""
     keys, _, values = cache_type.partition("/")
     paged = PagedRequest(key_cache_type=keys, value_cache_type=values or keys)  # type: ignore[arg-type]
-    source = ModelSource(str(path.parent), "gguf", (path.name,))
-    # With activations of 8 bits, any change of a cache changes their codes.
-    return RunRequest(source, cpu=True, calibration=False, paged=paged, activations=16)
+    if path.is_dir():
+        source = ModelSource(str(path))
+    else:
+        source = ModelSource(str(path.parent), "gguf", (path.name,))
+    return RunRequest(source, cpu=True, calibration=False, paged=paged, activations=activations)
 
 
 class LongTexts(Mrs):

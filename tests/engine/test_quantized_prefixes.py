@@ -1,4 +1,4 @@
-"""With quantized keys and values, replies are those from nothing: remembered, preempted, drafted."""
+"""With quantized keys and values, remembered, preempted and drafted replies are those alone."""
 
 from __future__ import annotations
 
