@@ -8,13 +8,18 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 from test_speculation import HalfRight
 
 from mrs.cache.prefix import chain
 from mrs.cache.prefix.disk import DiskPrefixCache
 from mrs.engine.engine import Engine
+from mrs.formats import FORMATS as FORMATS_OF_PLANS
+from mrs.formats import KVFormat
 from mrs.kernels.kv_codes import KVFormats
 from mrs.model.decoder import Decoder
+from mrs.plan.memory.cache_size import CacheSize
+from mrs.plan.memory.kv_bytes import layer_kv_bytes
 from support.engines import Asked, make_engine
 from support.tiny_decoders import GREEDY, VOCABULARY, WARM, tiny_decoder
 
@@ -118,3 +123,16 @@ def test_a_prefix_goes_on_in_the_middle_of_a_block_while_its_rests_are_there() -
     later = Asked.of(engine, [*prompt, 6], settings)
     later.finish()
     assert later.sequence.num_cached_tokens in (0, 64)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("kind", ["dense", "window"])
+@pytest.mark.parametrize("tokens", [100, 3000])
+def test_caches_take_the_planned_bytes(tokens: int, kind: str, name: str) -> None:
+    caches = decoder(kind, name)
+    sizes, cpu = CacheSize(tokens, 2, 256), torch.device("cpu")
+    planned = KVFormat(*(FORMATS_OF_PLANS[each] for each in FORMATS[name]))
+    found = caches.new_space(sizes).allocated_bytes([])
+    assert found == {
+        cpu: sum(layer_kv_bytes(layer, sizes, planned) for layer in caches.spec.layers)
+    }
