@@ -7,6 +7,7 @@ import torch
 from test_steps import assert_near, attention_in_double, batch_of, normal
 from torch import Tensor
 
+from mrs.errors import BadIndex
 from mrs.kernels.attention_backend import NativeAttention, TorchAttention, attention_backend
 from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.cpu import elementwise
@@ -15,6 +16,7 @@ from mrs.kernels.paged import PagedKV
 from mrs.kernels.workspace.attention import code_rows_bytes, workspace_bytes
 
 pytestmark = pytest.mark.usefixtures("any_path")
+CPU = torch.device("cpu")
 
 
 def make_cache(
@@ -195,3 +197,18 @@ def test_attention_takes_the_memory_that_is_planned(heads: int, kv_heads: int, n
     taken = library.functions.mrs_scratch_peak()
     group = heads // kv_heads
     assert taken == workspace_bytes(library.path, group, 48, 32, tokens=new)
+
+
+@pytest.mark.parametrize("slot", [-1, 1, 1 << 30, -2])
+def test_new_tokens_need_a_slot_for_their_rests(slot: int) -> None:
+    kv = PagedKV(1, 32, 32, block_tokens=64, dtype=KVFormats("Q8_0", "Q8_0"), device=CPU)
+    kv.resize(2, 1)
+    kv.attach(0, 0)
+    kv.attach(1, slot)
+    backend, options = attention_backend(kv), AttentionOptions(0.2)
+    batch, x = batch_of([(torch.arange(70), 10)], 64), normal(10, 1, 32)
+    with pytest.raises((BadIndex, ValueError, IndexError)):
+        backend.write(kv, batch, x, x)
+    if isinstance(backend, NativeAttention):
+        with pytest.raises(BadIndex, match="slot of rests"):
+            backend.attend(normal(10, 1, 32), kv, batch, options)
