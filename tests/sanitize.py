@@ -30,6 +30,7 @@ NATIVE = (
     "model/test_moe.py",
     "engine/test_engine_batches.py",
     "engine/test_engine_prefixes.py",
+    "engine/test_quantized_prefixes.py",
     "engine/test_layer_runs.py",
     "distributed/test_mutated_steps.py",
 )

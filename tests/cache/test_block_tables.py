@@ -194,16 +194,27 @@ def test_a_cache_that_cannot_grow_stays_as_it_was(monkeypatch: pytest.MonkeyPatc
 
 
 def test_quantized_tokens_are_restored_as_they_were() -> None:
-    """From a slice that begins and ends inside blocks, into other blocks of another size."""
+    """With the rests of the first block, and of the block that the next token is in."""
     codes, cpu = KVFormats("Q8_0", "Q4_0"), torch.device("cpu")
-    caches = [PagedKV(2, 32, 64, block_tokens=size, dtype=codes, device=cpu) for size in (8, 16)]
-    for kv in caches:
-        kv.resize(4)
     numbers = torch.Generator().manual_seed(0)
-    k, v = (torch.randn(30, 2, dim, generator=numbers) for dim in (32, 64))
-    caches[0].write(torch.arange(30), (k, v))
-    rows = caches[0].read(torch.arange(4), 5, 21)
-    caches[1].write(torch.arange(5, 21), [x.transpose(0, 1) for x in rows])
-    found = caches[1].read_floats(torch.arange(2), 5, 21)
-    expected = caches[0].read_floats(torch.arange(4), 5, 21)
-    assert all(map(torch.equal, found, expected))
+    k, v = (torch.randn(150, 2, dim, generator=numbers) for dim in (32, 64))
+    caches = []
+    for blocks in (5, 3):
+        kv = PagedKV(2, 32, 64, block_tokens=64, dtype=codes, device=cpu)
+        pool = BlockPool([kv], blocks=blocks, slots=blocks)
+        table = BlockTable(pool)
+        pool.allocate() if blocks == 5 else None
+        caches.append(PagedKVCache(kv, table, 0))
+        if blocks == 5:
+            table.reserve(0, 150)
+            kv.write(torch.tensor(table.slots(0, 150)), (k, v))
+            table.reserve(150, 0)
+        else:
+            table.open(150)
+            caches[1].restore(150, [caches[0].export(0, 70), caches[0].export(70, 150)])
+    for own_block in (None, 2):
+        found, expected = (
+            cache.kv.read_floats(torch.tensor(cache._table.row()), 0, 150, own_block)
+            for cache in caches
+        )
+        assert all(map(torch.equal, found, expected))

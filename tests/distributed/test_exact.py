@@ -12,6 +12,7 @@ from clusters import Workers, cluster_decoder, engine_of, request_for, single_de
 
 from mrs.engine.engine import Engine
 from mrs.model.decoder import Decoder
+from mrs.request import PagedRequest
 from support.engines import Asked
 from support.model_files import DEMO, SMALL, write_model
 from support.suites import first
@@ -74,6 +75,30 @@ def test_tokens_and_logits_are_those_of_one_process(
         )
         assert talk(engine_of(decoder)) == expected
         assert torch.equal(logits_of(decoder), logits)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("kind", ["window", "dense"])
+def test_quantized_keys_and_values(kind: str, workers: Workers, tmp_path: Path) -> None:
+    """With the rests of their first and last blocks, and prefixes that end inside blocks."""
+    folder = write_model(tmp_path / kind, {**config_of(kind), "head_dim": 32}, std=0.2)
+    paged = PagedRequest(key_cache_type="q8_0", value_cache_type="q4_0")
+    prompts = [[(7 * n + 3 * k) % VOCABULARY for n in range(50 + 40 * k)] for k in range(3)]
+
+    def replies(decoder: Decoder) -> list[list[int]]:
+        engine, settings = engine_of(decoder), replace(GREEDY, max_tokens=24)
+        asked = [Asked.of(engine, prompt, settings) for prompt in prompts]
+        found = [each.finish() for each in asked]
+        turns = [p + reply + [5, 6] for p, reply in zip(prompts, found, strict=True)]
+        found += [Asked.of(engine, turn, settings).finish() for turn in turns]
+        assert engine.scheduler.num_cached_tokens > 100
+        return found
+
+    request = replace(request_for(folder, None, 0), paged=paged)
+    expected = replies(single_decoder(request))
+    request = replace(request_for(folder, workers.port, 2), paged=paged)
+    with cluster_decoder(request) as (decoder, _):
+        assert replies(decoder) == expected
 
 
 @pytest.mark.full

@@ -15,7 +15,7 @@ from mrs.kernels.softmax_attention import attend_to_all
 
 pytestmark = pytest.mark.usefixtures("library")
 
-TOKENS, BLOCK = 200, 32
+TOKENS = 200
 Q8, Q8_Q4, Q4 = KVFormats("Q8_0", "Q8_0"), KVFormats("Q8_0", "Q4_0"), KVFormats("Q4_0", "Q4_0")
 OPTIONS = {
     "plain": {},
@@ -30,21 +30,24 @@ class Prompts:
     def __init__(
         self, dtype: KVType, dim: int, heads: int, kv_heads: int, value_dim: int | None = None
     ) -> None:
-        count, cpu, values = -(-TOKENS // BLOCK), torch.device("cpu"), value_dim or dim
+        self.block = block = 64 if isinstance(dtype, KVFormats) else 32
+        count, cpu, values = -(-TOKENS // block), torch.device("cpu"), value_dim or dim
         self.kv = PagedKV(
-            kv_heads, dim, values, block_tokens=BLOCK, dtype=dtype, device=cpu,
+            kv_heads, dim, values, block_tokens=block, dtype=dtype, device=cpu,
             values_in_keys=value_dim is not None,
         )  # fmt: skip
-        self.kv.resize(3 * count)
+        self.kv.resize(3 * count, 3 * count)
         # What no token has written must not enter a sum.
-        for x in self.kv.tensors:
+        for x in (*self.kv.tensors, *self.kv.rests):
             x.view(torch.uint8).fill_(255)
         blocks = torch.randperm(3 * count, generator=torch.Generator().manual_seed(1))
+        for slot, block_number in enumerate(blocks.tolist() if self.kv.codes else ()):
+            self.kv.attach(block_number, slot)
         tokens = torch.arange(TOKENS)
-        self.slots = [own[tokens // BLOCK] * BLOCK + tokens % BLOCK for own in blocks.view(3, -1)]
+        self.slots = [own[tokens // block] * block + tokens % block for own in blocks.view(3, -1)]
         self.q = normal(3, TOKENS, heads, dim) * 2
         k, v = (normal(3 * TOKENS, kv_heads, dim, seed=seed) for seed in (1, 2))
-        batch = batch_of([(slots, TOKENS) for slots in self.slots], BLOCK)
+        batch = batch_of([(slots, TOKENS) for slots in self.slots], block)
         self.backend = attention_backend(self.kv)
         self.backend.write(self.kv, batch, k, None if value_dim else v)
 
@@ -54,7 +57,7 @@ class Prompts:
         """The outputs of chunks (sequence, start, end), in one batch."""
         places = [(self.slots[n][:end], end - start) for n, start, end in chunks]
         q = torch.cat([self.q[n, start:end] for n, start, end in chunks])
-        batch = batch_of(places, BLOCK, ends)
+        batch = batch_of(places, self.block, ends)
         result = self.backend.attend(q, self.kv, batch, AttentionOptions(0.2, **options))
         return list(result.split([end - start for _, start, end in chunks]))
 

@@ -7,6 +7,7 @@ import torch
 from test_steps import assert_near, attention_in_double, batch_of, normal
 from torch import Tensor
 
+from mrs.errors import BadIndex
 from mrs.kernels.attention_backend import NativeAttention, TorchAttention, attention_backend
 from mrs.kernels.attention_options import AttentionOptions
 from mrs.kernels.cpu import elementwise
@@ -15,6 +16,7 @@ from mrs.kernels.paged import PagedKV
 from mrs.kernels.workspace.attention import code_rows_bytes, workspace_bytes
 
 pytestmark = pytest.mark.usefixtures("any_path")
+CPU = torch.device("cpu")
 
 
 def make_cache(
@@ -94,30 +96,42 @@ def test_values_that_are_a_part_of_the_keys() -> None:
 @pytest.mark.few(4)
 @pytest.mark.parametrize("values", ["Q8_0", "Q4_0"])
 @pytest.mark.parametrize("keys", ["Q8_0", "Q4_0"])
-@pytest.mark.parametrize("block", [8, 64])
+@pytest.mark.parametrize("first_is_whole", [True, False])
 @pytest.mark.parametrize("dims", [(64, 32), (96, 256)])
 def test_quantized_keys_and_values(
-    keys: CodeFormat, values: CodeFormat, block: int, dims: tuple[int, int]
+    keys: CodeFormat, values: CodeFormat, first_is_whole: bool, dims: tuple[int, int]
 ) -> None:
-    """Both backends write the same codes, and attend to what these mean."""
-    tokens, cpu = 150, torch.device("cpu")
+    """Both backends write the same codes, and attend to what these and their rests mean."""
+    tokens, block, cpu = 150, 64, torch.device("cpu")
     count = -(-tokens // block)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(1))
     slots = order[torch.arange(tokens) // block] * block + torch.arange(tokens) % block
     batch = batch_of([(slots, tokens)], block)
     k, v, q = normal(tokens, 2, dims[0]), normal(tokens, 2, dims[1]), normal(tokens, 6, dims[0])
     results, rows = [], []
-    kv = PagedKV(2, *dims, block_tokens=block, dtype=KVFormats(keys, values), device=cpu)
+    kv = PagedKV(
+        2, *dims, block_tokens=block, dtype=KVFormats(keys, values), device=cpu,
+        first_is_whole=first_is_whole,
+    )  # fmt: skip
     for backend in (attention_backend(kv), TorchAttention()):
         kv.resize(0)
-        kv.resize(count)
-        for x in kv.tensors:
+        kv.resize(count, count + 1)
+        for n in range(count):
+            kv.attach(n, count - n)
+        for x in (*kv.tensors, *kv.rests):
             x.fill_(255)  # scales that are no numbers
         backend.write(kv, batch, k, v)
-        rows.append(kv.read(order, 0, tokens))
-        results.append(backend.attend(q, kv, batch, AttentionOptions(0.2, 50, softcap=9.0)))
-    assert all(map(torch.equal, *rows))
+        rows.append((*kv.read(order, 0, tokens), *kv.read_rests(order, 0, tokens)))
+        results.append(backend.attend(q, kv, batch, AttentionOptions(0.2, 100, softcap=9.0)))
+    assert all(map(torch.equal, rows[0][:2], rows[1][:2]))
+    for codes, (one, other) in zip(
+        kv.codes, zip(rows[0][2:], rows[1][2:], strict=True), strict=True
+    ):
+        assert_near(codes.rests.decode(one), codes.rests.decode(other).double(), 1e-2)
     assert_near(results[0], results[1].double(), 1e-3)
+    own = [x[:block].transpose(0, 1) for x in (k, v)]
+    whole = attention_in_double(q[block - 1 : block], *own, 0.2, None, 9.0, None)
+    assert_near(results[0][block - 1 : block], whole, 1e-3)
     assert kv.block_bytes * 8 == sum(
         2 * block * dim * {"Q8_0": 8.5, "Q4_0": 4.5}[name]
         for dim, name in zip(dims, (keys, values), strict=True)
@@ -155,7 +169,8 @@ def test_sizes_that_are_no_whole_vectors_are_left_to_torch() -> None:
 def test_quantized_attention_takes_the_memory_that_is_planned() -> None:
     cpu, batch = torch.device("cpu"), batch_of([(torch.arange(40), 40)], 64)
     kv = PagedKV(2, 96, 64, block_tokens=64, dtype=KVFormats("Q8_0", "Q4_0"), device=cpu)
-    kv.resize(1)
+    kv.resize(1, 1)
+    kv.attach(0, 0)
     backend = attention_backend(kv)
     if not isinstance(backend, NativeAttention):
         return
@@ -163,8 +178,8 @@ def test_quantized_attention_takes_the_memory_that_is_planned() -> None:
     backend.library.functions.mrs_scratch_peak()
     backend.attend(normal(40, 2, 96), kv, batch, AttentionOptions(0.2))
     taken = backend.library.functions.mrs_scratch_peak()
-    threads = max(1, taken // code_rows_bytes(96, 64, 8.5, 4.5))
-    assert taken == threads * code_rows_bytes(96, 64, 8.5, 4.5)
+    threads = max(1, taken // code_rows_bytes(96, 64))
+    assert taken == threads * code_rows_bytes(96, 64)
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (12, 1), (40, 2)])
@@ -182,3 +197,18 @@ def test_attention_takes_the_memory_that_is_planned(heads: int, kv_heads: int, n
     taken = library.functions.mrs_scratch_peak()
     group = heads // kv_heads
     assert taken == workspace_bytes(library.path, group, 48, 32, tokens=new)
+
+
+@pytest.mark.parametrize("slot", [-1, 1, 1 << 30, -2])
+def test_new_tokens_need_a_slot_for_their_rests(slot: int) -> None:
+    kv = PagedKV(1, 32, 32, block_tokens=64, dtype=KVFormats("Q8_0", "Q8_0"), device=CPU)
+    kv.resize(2, 1)
+    kv.attach(0, 0)
+    kv.attach(1, slot)
+    backend, options = attention_backend(kv), AttentionOptions(0.2)
+    batch, x = batch_of([(torch.arange(70), 10)], 64), normal(10, 1, 32)
+    with pytest.raises((BadIndex, ValueError, IndexError)):
+        backend.write(kv, batch, x, x)
+    if isinstance(backend, NativeAttention):
+        with pytest.raises(BadIndex, match="slot of rests"):
+            backend.attend(normal(10, 1, 32), kv, batch, options)

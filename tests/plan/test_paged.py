@@ -190,12 +190,16 @@ def test_types_that_there_are_not() -> None:
 def test_quantized_keys_and_values(planned, types: dict[str, Any], bits: tuple[float, ...]) -> None:
     exact = planned("cpu=64GiB", paged=PagedRequest(cache_type="f32"))
     plan = planned("cpu=64GiB", paged=PagedRequest(**types))
-    assert sum(plan.kv_bytes) * 64 == sum(exact.kv_bytes) * sum(bits)
+    tokens, chunk = plan.workload.context_tokens, plan.workload.chunk_tokens
+    rests = 8.5 * (3 * 64 + chunk) / tokens  # of one sequence's first and last blocks, and a chunk
+    assert sum(plan.kv_bytes) * 64 == sum(exact.kv_bytes) * (sum(bits) + 2 * rests)
 
 
 def test_quantized_keys_that_there_are_not(planned) -> None:
     with pytest.raises(Unsupported, match="type q8_0 is for CPUs, not for"):
         planned("cuda:0=24GiB", "cpu=64GiB", paged=PagedRequest(cache_type="q8_0"))
+    with pytest.raises(Unsupported, match="type q4_0 has no blocks of 32 tokens"):
+        PagedRequest(value_cache_type="q4_0", block_tokens=32)
     with pytest.raises(Unsupported, match="keys of type q8_0 with values of type bf16"):
         planned("cpu=64GiB", paged=PagedRequest(key_cache_type="q8_0"))
 

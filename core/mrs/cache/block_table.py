@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from mrs.cache.block_pool import BlockPool
@@ -14,7 +14,7 @@ from mrs.plan.memory.cache_size import blocks_of
 class SharedBlocks:
     """References to adjacent blocks of a sequence; `index` is the number of the first one.
 
-    Only the tokens from `first` on count.
+    Only the tokens from `first` on count. The rests of block 0 of the sequence are held.
     """
 
     pool: BlockPool
@@ -34,12 +34,24 @@ class SharedBlocks:
         right = self.blocks[at // size - self.index :]
         if at % size:
             self.pool.retain(right[:1])
+            if at < size:
+                self.pool.hold_rests(right[0])
         return (
             replace(self, blocks=left),
             SharedBlocks(self.pool, at // size, right, at) if right else None,
         )
 
+    def resumable(self, length: int) -> int:
+        """The largest length up to this one at which the rests of the last block are there."""
+        size = self.pool.block_tokens
+        place = length // size - self.index
+        if length % size and 0 <= place < len(self.blocks):
+            return length if self.pool.rests.has(self.blocks[place]) else length - length % size
+        return length
+
     def release(self) -> None:
+        if self.index == 0 and self.blocks:
+            self.pool.rests.let_go(self.blocks[0])
         self.pool.release(self.blocks)
 
     def count(self, tally: MemoryTally) -> None:
@@ -50,7 +62,8 @@ class BlockTable:
     """The blocks of a sequence in the order of its tokens, in all layers of one pool.
 
     If the layers have a sliding window, blocks before it are released, and the table has block 0
-    instead of them.
+    instead of them. The table holds the rests of the sequence's first block, and of those that it
+    may still write to.
     """
 
     is_state = False
@@ -61,6 +74,8 @@ class BlockTable:
         self.first_token = 0
         self._first = 0
         self._blocks: list[int] = []
+        #: The indices of the blocks whose rests it holds.
+        self._held: set[int] = set()
 
     @property
     def rules(self) -> BlockTable:
@@ -87,13 +102,15 @@ class BlockTable:
         """
         size = self.pool.block_tokens
         self.rewind(length)
+        least = length if rewindable_to is None else min(length, rewindable_to)
         if self.pool.window is not None:
-            least = length if rewindable_to is None else min(length, rewindable_to)
             self._drop(max(0, least + 1 - self.pool.window) // size)
+        self._let_go(index for index in self._held if 0 < index < least // size)
         if length % size:
             self._own_last(length % size)
         while len(self._blocks) * size < length + tokens:
             self._blocks.append(self.pool.allocate())
+            self._hold(len(self._blocks) - 1)
         for index in range(length // size, len(self._blocks)):
             self.pool.filled[self._blocks[index]] = min(length + tokens - index * size, size)
 
@@ -129,6 +146,8 @@ class BlockTable:
             return None
         blocks = tuple(self._blocks[first // size : blocks_of(end, size)])
         self.pool.retain(blocks)
+        if first < size:
+            self.pool.hold_rests(blocks[0])
         return SharedBlocks(self.pool, first // size, blocks, first)
 
     def adopt(self, length: int, pieces: Sequence[SharedBlocks | None]) -> None:
@@ -147,17 +166,29 @@ class BlockTable:
         self._blocks = [0] * kept.start + [blocks[index] for index in kept]
         self._first = kept.start
         self.first_token = kept.start * size
+        self._hold_ends(length)
 
     def serves(self, start: int, end: int, first: int | None, length: int) -> bool:
         return serves_window(self.lookback, start, end, first, length)
 
     def can_rewind_to(self, length: int) -> bool:
         """Whether a sequence may go on from its first `length` tokens."""
-        return self.lookback is None or self.first_token <= max(0, length - self.lookback)
+        if self.lookback is not None and self.first_token > max(0, length - self.lookback):
+            return False
+        return self.whole(length) == length or self.pool.rests.has(
+            self._blocks[length // self.pool.block_tokens]
+        )
+
+    def whole(self, length: int) -> int:
+        """The largest length up to this one after which no rests of a last block are needed."""
+        return length - length % self.pool.block_tokens if self.pool.rests.is_needed else length
 
     def rewind(self, length: int) -> None:
         """Release the blocks after the first `length` tokens."""
         kept = blocks_of(length, self.pool.block_tokens)
+        self._let_go(index for index in self._held if index >= kept)
+        if length % self.pool.block_tokens:
+            self._hold(kept - 1)
         gone, self._blocks[kept:] = self._blocks[max(kept, self._first) :], []
         self.pool.release(gone)
 
@@ -174,9 +205,11 @@ class BlockTable:
         for index in range(self._first, blocks_of(length, size)):
             self._blocks.append(self.pool.allocate())
             self.pool.filled[self._blocks[-1]] = min(length - index * size, size)
+        self._hold_ends(length)
 
     def release(self) -> None:
         """Release all blocks."""
+        self._let_go(self._held)
         gone, self._blocks, self._first = self._blocks[self._first :], [], 0
         self.first_token = 0
         self.pool.release(gone)
@@ -184,10 +217,29 @@ class BlockTable:
     def _drop(self, first: int) -> None:
         """Release the blocks before number `first`."""
         gone = self._blocks[self._first : first]
+        self._let_go(index for index in self._held if index < first)
         self._blocks[self._first : self._first + len(gone)] = [0] * len(gone)
         self._first += len(gone)
         self.first_token = max(self.first_token, self._first * self.pool.block_tokens)
         self.pool.release(gone)
+
+    def _hold_ends(self, length: int) -> None:
+        """Hold the rests that the token after the first `length` ones attends to."""
+        size = self.pool.block_tokens
+        if self._first == 0 and self._blocks:
+            self._hold(0)
+        if length % size:
+            self._hold(length // size)
+
+    def _hold(self, index: int) -> None:
+        if index not in self._held:
+            self.pool.hold_rests(self._blocks[index])
+            self._held.add(index)
+
+    def _let_go(self, indices: Iterable[int]) -> None:
+        for index in [*indices]:
+            self.pool.rests.let_go(self._blocks[index])
+            self._held.remove(index)
 
     def _own_last(self, filled: int) -> None:
         """Copy the last block if another sequence wrote after its first `filled` tokens."""
@@ -198,6 +250,7 @@ class BlockTable:
         self.pool.find_free()
         if self._is_shared(last, filled):
             self._blocks[-1] = self.pool.copy(last)
+            self.pool.rests.let_go(last)
             self.pool.release((last,))
 
     def _is_shared(self, block: int, filled: int) -> bool:

@@ -81,6 +81,7 @@ class CacheBuilder:
             BlockPool(
                 layers,
                 blocks=size.blocks(window),
+                slots=size.rest_tokens(window) // size.block_tokens,
                 block_tokens=size.block_tokens,
                 window=window,
             )
@@ -114,8 +115,7 @@ class CacheSpace:
         """Bytes by device of all blocks, and of the layers of `caches` that have none."""
         sizes: Counter[torch.device] = Counter()
         for pool in self.pools:
-            for device, size_bytes in pool.block_bytes().items():
-                sizes[device] += pool.count * size_bytes
+            sizes.update(pool.allocated_bytes())
         for layer in (cache.layers[n] for cache in caches for n in self._unpaged):
             sizes[layer.device] += layer.nbytes
         return sizes

@@ -83,6 +83,10 @@ class SequenceCache:
             layer.restore(length, pieces)
         self.length = length
 
+    def whole(self, length: int) -> int:
+        """The largest length up to this one after which no block is quantized and half full."""
+        return min((table.whole(length) for table in self.tables), default=length)
+
     def can_rewind_to(self, length: int) -> bool:
         return 0 <= length <= self.length and (
             length == self.length or all(part.can_rewind_to(length) for part in self.parts)

@@ -36,6 +36,7 @@ from mrs.distributed.protocol.failures import (
 from mrs.distributed.protocol.link import Link
 from mrs.distributed.protocol.messages import (
     AdoptState,
+    AttachRests,
     CacheCommand,
     Connect,
     Connected,
@@ -125,15 +126,19 @@ class RemoteBlocks:
     device = _CPU
     tensors: tuple[Tensor, ...] = ()
 
-    def __init__(self, log: Log, index: int, block_bytes: int) -> None:
+    def __init__(self, log: Log, index: int, block_bytes: int, slot_bytes: int) -> None:
         self._log = log
         self._index = index
         self.block_bytes = block_bytes
-        self.count = 0
+        self.slot_bytes = slot_bytes
+        self.count = self.slots = 0
 
-    def resize(self, blocks: int) -> None:
-        self.count = blocks
-        self._log.append(Resize(self._index, blocks))
+    def resize(self, blocks: int, slots: int = 0) -> None:
+        self.count, self.slots = blocks, slots
+        self._log.append(Resize(self._index, blocks, slots))
+
+    def attach(self, block: int, slot: int) -> None:
+        self._log.append(AttachRests(self._index, block, slot))
 
     def copy_block(self, source: int, target: int) -> None:
         self._log.append(CopyBlock(self._index, source, target))
@@ -254,7 +259,7 @@ class RemoteRank:
         self.log.append(OpenSpace(list(self.groups)))
 
     def new_blocks(self, index: int, info: LayerCacheInfo) -> PagedKV:
-        self.blocks.append(RemoteBlocks(self.log, index, info.size_bytes))
+        self.blocks.append(RemoteBlocks(self.log, index, info.size_bytes, info.slot_bytes))
         return self.blocks[-1]  # type: ignore[return-value]
 
     def take_over(self, link: Link) -> None:
@@ -263,7 +268,7 @@ class RemoteRank:
         self.log.clear()
         self.log.append(OpenSpace(list(self.groups)))
         for blocks in self.blocks:
-            blocks.resize(blocks.count)
+            blocks.resize(blocks.count, blocks.slots)
 
 
 class Neighbours(NamedTuple):

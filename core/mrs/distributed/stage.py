@@ -93,7 +93,7 @@ class _LayerNeeds:
     def _info(self, index: int) -> LayerCacheInfo:
         if index in self.blocks:
             kv, window = self.blocks[index]
-            return LayerCacheInfo("blocks", kv.block_bytes, window)
+            return LayerCacheInfo("blocks", kv.block_bytes, window, slot_bytes=kv.slot_bytes)
         if index in self.shared:
             return LayerCacheInfo("shared", 0, owner=self.shared[index])
         return LayerCacheInfo("state", self.states[index]().nbytes)
@@ -182,6 +182,12 @@ class Stage:
                 if not all(0 <= n < len(kv.keys) for n in (command.source, command.target)):
                     raise _impossible(command, f"the cache has {len(kv.keys)} blocks")
                 kv.copy_block(command.source, command.target)
+            case messages.AttachRests():
+                kv = self._blocks[command.cache].kv
+                slots = len(kv.rests[0]) if kv.rests else 0
+                if not (0 <= command.block < len(kv.keys) and -1 <= command.slot < slots):
+                    raise _impossible(command, f"it has {len(kv.keys)} blocks and {slots} slots")
+                kv.attach(command.block, command.slot)
             case messages.NewState():
                 self._new_state(command)
             case messages.ShareState():
@@ -219,10 +225,11 @@ class Stage:
 
     def _resize(self, command: messages.Resize) -> None:
         kv = self._blocks[command.cache].kv
-        if not 0 <= command.blocks < 1 << 31:
+        if not (0 <= command.blocks < 1 << 31 and 0 <= command.slots < 1 << 31):
             raise _impossible(command, "of so many blocks is no cache")
-        self._require_bytes(command, command.blocks * kv.block_bytes - kv.nbytes)
-        kv.resize(command.blocks)
+        wanted = command.blocks * kv.block_bytes + command.slots * kv.slot_bytes
+        self._require_bytes(command, wanted - kv.nbytes)
+        kv.resize(command.blocks, command.slots)
         self._count_blocks()
 
     def _new_state(self, command: messages.NewState) -> None:

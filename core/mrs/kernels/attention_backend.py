@@ -79,19 +79,20 @@ class TorchAttention:
             first = 0
             if options.window is not None:
                 first = max(0, context - len(queries) - options.window + 1)
-            k, *rest = cache.read_floats(table, first, context)
-            v = rest[0] if rest else k[..., : cache.value_dim]
-            head_outs = [
-                attend_with_torch(
-                    heads,
-                    k,
-                    v,
-                    options,
-                    attention_ends=None if ends is None else ends[rows] - first,
-                )
-                for heads in _split_heads(queries, k, options.sinks is not None)
-            ]
-            outs.append(head_outs[0] if len(head_outs) == 1 else torch.cat(head_outs, dim=1))
+            own_ends = None if ends is None else ends[rows] - first
+            # Tokens of a block attend to the same rests; those of others are computed in vain.
+            blocks = torch.zeros(len(queries), dtype=torch.int64)
+            if cache.codes:
+                blocks = torch.arange(context - len(queries), context) // cache.block_tokens
+            for block in sorted({*blocks.tolist()}):
+                k, *rest = cache.read_floats(table, first, context, block)
+                v = rest[0] if rest else k[..., : cache.value_dim]
+                head_outs = [
+                    attend_with_torch(heads, k, v, options, attention_ends=own_ends)
+                    for heads in _split_heads(queries, k, options.sinks is not None)
+                ]
+                out = head_outs[0] if len(head_outs) == 1 else torch.cat(head_outs, dim=1)
+                outs.append(out[blocks == block] if cache.codes else out)
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
 

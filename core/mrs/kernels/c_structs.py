@@ -91,6 +91,11 @@ class KVCache(ctypes.Structure):
         ("values", CacheTensor),
         ("block_shift", ctypes.c_int64),
         ("blocks", ctypes.c_int64),
+        ("key_rests", CacheTensor),
+        ("value_rests", CacheTensor),
+        ("rest_slots", ctypes.c_void_p),
+        ("slots", ctypes.c_int64),
+        ("first_is_whole", ctypes.c_int64),
     )
 
 

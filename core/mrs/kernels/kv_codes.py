@@ -5,6 +5,10 @@ value of one head, has all codes and then all scales. It is rotated by a Hadamar
 is quantized, so that no few values determine a scale; queries are rotated, too, and the sums of
 values back again (as QuaRot, arXiv 2404.00456, does).
 
+A row's rest is what its codes leave of it. Tokens attend to codes and rests in their own block, and
+in the first of their sequence, which every token attends to; to codes alone in others. Which blocks
+a token reads whole depends on its position alone, so that its result is the same however it is fed.
+
 In memory the rows of a block's tokens are a plane, as native/attention/attend_codes.inc.h has it,
 which computes with codes. Here torch decodes them: right, and slow.
 """
@@ -23,8 +27,12 @@ CodeFormat = Literal["Q8_0", "Q4_0"]
 BITS: dict[CodeFormat, int] = {"Q8_0": 8, "Q4_0": 4}
 #: Values that share a scale.
 UNIT = 32
+#: Tokens of a block: those of a step of the native kernels.
+QUANTIZED_BLOCK_TOKENS = 64
 #: Codes that a lane of the native kernels multiplies at once.
 _FOUR = 4
+#: What rests are multiplied by: their scales in float16 would be too small otherwise.
+_REST_FACTOR = 256
 #: Most values that one Hadamard matrix rotates, as in native/attention/attention.h.
 _MOST_ROTATED = 256
 
@@ -55,6 +63,19 @@ class RowCodes:
     @property
     def row_bytes(self) -> int:
         return self.code_bytes + self.dim // UNIT * 2
+
+    @property
+    def rests(self) -> RowCodes:
+        """How the rests of these rows are quantized."""
+        return RowCodes("Q8_0", self.dim, self.are_values)
+
+    def encode_rests(self, x: Tensor, rows: Tensor) -> Tensor:
+        """What `rows`, the codes of x (…, D), leave of it: rows of `rests`."""
+        return self.rests.encode((x.float() - self.decode(rows)) * _REST_FACTOR)
+
+    def decode_whole(self, rows: Tensor, rests: Tensor) -> Tensor:
+        """As `decode`, with the rests of the rows."""
+        return self.decode(rows) + self.rests.decode(rests) / _REST_FACTOR
 
     def encode(self, x: Tensor) -> Tensor:
         """x (…, D) as rows, uint8 (…, row bytes)."""

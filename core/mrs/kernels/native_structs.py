@@ -46,11 +46,20 @@ class NativeKV(c_structs.KVCache):
 
     @classmethod
     def of_codes(
-        cls, tensors: Sequence[Tensor], codes: Sequence[RowCodes], block_shift: int
+        cls,
+        tensors: Sequence[Tensor],
+        codes: Sequence[RowCodes],
+        block_shift: int,
+        rests: Sequence[Tensor],
+        rest_slots: Tensor,
+        first_is_whole: bool,
     ) -> NativeKV:
-        """Quantized keys and values (blocks, KV, 1 << block_shift, row bytes)."""
+        """Quantized keys and values (blocks, KV, 1 << block_shift, row bytes), and their rests."""
         native = map(NativeTensor.of_codes, tensors, codes)
-        return cls(*native, block_shift, tensors[0].shape[0])
+        blocks, slots = tensors[0].shape[0], rests[0].shape[0]
+        native_rests = map(NativeTensor.of_codes, rests, [each.rests for each in codes])
+        address = _address(rest_slots, torch.int32, blocks)
+        return cls(*native, block_shift, blocks, *native_rests, address, slots, first_is_whole)
 
 
 class NativeBatch(c_structs.Batch):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mrs.kernels.huge_pages import HugePageArena
-from mrs.kernels.kv_codes import KVFormats, KVType, RowCodes
+from mrs.kernels.kv_codes import QUANTIZED_BLOCK_TOKENS, KVFormats, KVType, RowCodes
 from mrs.kernels.native_structs import CACHE_TYPES, NativeBatch, NativeKV
 
 #: Types whose largest value keys and values may exceed; they become it.
@@ -37,7 +37,8 @@ class PagedKV:
     With `values_in_keys`, the first `value_dim` elements of a key are the value. Blocks that were
     never written are never touched: a system that allocates memory lazily spends none on them.
     Quantized keys and values are planes of bytes (blocks, KV, block tokens, row bytes), whose rows
-    `codes` reads.
+    `codes` reads. Some blocks have a slot of `rests`, (slots, KV, block tokens, row bytes): what
+    codes leave, as `kv_codes` says. `rest_slots` (blocks) int32 has each block's slot, or -1.
     """
 
     def __init__(
@@ -50,22 +51,32 @@ class PagedKV:
         dtype: KVType,
         device: torch.device,
         values_in_keys: bool = False,
+        first_is_whole: bool = True,
     ) -> None:
         """`block_tokens` is a power of two.
 
-        Quantized keys and values are apart, and their heads are multiples of 32.
+        Quantized keys and values are apart, their heads are multiples of 32, and their blocks have
+        QUANTIZED_BLOCK_TOKENS tokens. `first_is_whole` says whether all tokens attend to the rests
+        of the first block.
         """
         self.block_tokens = block_tokens
         self.device = device
         self.value_dim = value_dim
+        self.first_is_whole = first_is_whole
         self.codes: tuple[RowCodes, ...] = ()
         dims: tuple[int, ...] = (key_dim,) if values_in_keys else (key_dim, value_dim)
         if isinstance(dtype, KVFormats):
             keys = RowCodes(dtype.keys, key_dim, are_values=False)
             self.codes = keys, RowCodes(dtype.values, value_dim, are_values=True)
+            assert block_tokens == QUANTIZED_BLOCK_TOKENS
             dims, dtype = tuple(each.row_bytes for each in self.codes), torch.uint8
-        shapes = [(0, kv_heads, block_tokens, dim) for dim in dims]
-        self._set(tuple(torch.empty(shape, dtype=dtype, device=device) for shape in shapes))
+        rests = [each.rests.row_bytes for each in self.codes]
+        tensors = [
+            torch.empty(0, kv_heads, block_tokens, dim, dtype=dtype, device=device)
+            for dim in (*dims, *rests)
+        ]
+        self.rest_slots = torch.empty(0, dtype=torch.int32)
+        self._set(tensors[: len(dims)], tensors[len(dims) :])
 
     @property
     def keys(self) -> Tensor:
@@ -80,46 +91,65 @@ class PagedKV:
         return sum(math.prod(x.shape[1:]) * x.element_size() for x in self.tensors)
 
     @property
+    def slot_bytes(self) -> int:
+        """Bytes of the rests of a block."""
+        return sum(math.prod(x.shape[1:]) for x in self.rests)
+
+    @property
     def nbytes(self) -> int:
-        return sum(x.nbytes for x in self.tensors)
+        return sum(x.nbytes for x in (*self.tensors, *self.rests))
 
-    def resize(self, blocks: int) -> None:
-        """Reallocate for `blocks` blocks; the contents of the blocks in both sizes stay.
+    def resize(self, blocks: int, slots: int = 0) -> None:
+        """Reallocate for `blocks` blocks and `slots` of rests.
 
-        If memory is missing, nothing has changed.
+        The contents of those in both sizes stay. If memory is missing, nothing has changed.
         """
-        self._set(self._resized(blocks))
+        resized = self._resized(blocks, slots)
+        kept = self.rest_slots[:blocks]
+        self.rest_slots = torch.full((blocks if self.codes else 0,), -1, dtype=torch.int32)
+        self.rest_slots[: len(kept)] = kept
+        self._set(resized[: len(self.tensors)], resized[len(self.tensors) :])
 
-    def _set(self, tensors: tuple[Tensor, ...]) -> None:
-        self.tensors = tensors
+    def attach(self, block: int, slot: int) -> None:
+        """Let the rests of a block be in a slot; none for -1."""
+        self.rest_slots[block] = slot
+
+    def _set(self, tensors: Sequence[Tensor], rests: Sequence[Tensor]) -> None:
+        self.tensors, self.rests = tuple(tensors), tuple(rests)
         self.native: NativeKV | None = None
         #: The address of the C struct; only on a CPU.
         self.address: int | None = None
         shift = self.block_tokens.bit_length() - 1
         if self.codes:
-            self.native = NativeKV.of_codes(tensors, self.codes, shift)
+            self.native = NativeKV.of_codes(
+                self.tensors, self.codes, shift, self.rests, self.rest_slots, self.first_is_whole
+            )
         elif self.device.type == "cpu" and self.keys.dtype in CACHE_TYPES:
             self.native = NativeKV.of(self.keys, self.values, shift)
         if self.native is not None:
             self.address = ctypes.addressof(self.native)
 
-    def _resized(self, blocks: int) -> tuple[Tensor, ...]:
+    def _resized(self, blocks: int, slots: int) -> tuple[Tensor, ...]:
+        before = (*self.tensors, *self.rests)
         shapes = [(blocks, *x.shape[1:]) for x in self.tensors]
+        shapes += [(slots, *x.shape[1:]) for x in self.rests]
         if self.device.type == "cpu":
             dtype = self.keys.dtype
             arena = HugePageArena([math.prod(shape) * dtype.itemsize for shape in shapes])
             resized = tuple(arena.empty(shape, dtype) for shape in shapes)
         else:
-            resized = tuple(
-                x.new_empty(shape) for x, shape in zip(self.tensors, shapes, strict=True)
-            )
-        for new, old in zip(resized, self.tensors, strict=True):
-            new[: len(old)] = old[:blocks]
+            resized = tuple(x.new_empty(shape) for x, shape in zip(before, shapes, strict=True))
+        for new, old in zip(resized, before, strict=True):
+            new[: len(old)] = old[: len(new)]
         return resized
 
     def copy_block(self, source: int, target: int) -> None:
         for x in self.tensors:
             x[target].copy_(x[source])
+        for x in self.rests:
+            slots = self.rest_slots
+            if min(slots[source], slots[target]) >= 0:
+                x[slots[target]].copy_(x[slots[source]])
 
     def read(self, blocks: Tensor, start: int, end: int) -> tuple[Tensor, ...]:
         """Copy the tokens `start` to `end` of the sequence with these blocks: (KV, T, D).
@@ -135,32 +165,77 @@ class PagedKV:
             for x, own in zip(self.tensors, codes, strict=False)
         )
 
-    def read_floats(self, blocks: Tensor, start: int, end: int) -> tuple[Tensor, ...]:
-        """As `read`, in a type that torch computes with."""
+    def read_rests(self, blocks: Tensor, start: int, end: int) -> tuple[Tensor, ...]:
+        """As `read`, the rows of rests; blocks without rests give any."""
+        slots = self.rest_slots[blocks].long().clamp(min=0)
+        first, size = start // self.block_tokens, self.block_tokens
+        tokens = slice(start - first * size, end - first * size)
+        read_slots = slots[first : -(-end // size)]
+        return tuple(
+            _tokens(x, read_slots, own.rests)[:, tokens]
+            for x, own in zip(self.rests, self.codes, strict=True)
+        )
+
+    def read_floats(
+        self, blocks: Tensor, start: int, end: int, own_block: int | None = None
+    ) -> tuple[Tensor, ...]:
+        """As `read`, in a type that torch computes with.
+
+        Of quantized ones, what a token in the sequence's block `own_block` attends to; by default
+        only what codes mean.
+        """
         read = self.read(blocks, start, end)
-        if self.codes:
-            return tuple(own.decode(x) for own, x in zip(self.codes, read, strict=True))
-        return tuple(map(computable, read))
+        if not self.codes:
+            return tuple(map(computable, read))
+        floats = tuple(own.decode(x) for own, x in zip(self.codes, read, strict=True))
+        if own_block is None:
+            return floats
+        index = torch.arange(start, end) // self.block_tokens
+        is_whole = (index >= own_block) | ((index == 0) & self.first_is_whole)
+        is_whole &= self.rest_slots[blocks[index]] >= 0
+        rests = self.read_rests(blocks, start, end)
+        return tuple(
+            torch.where(is_whole[:, None], own.decode_whole(x, rest), x_floats)
+            for own, x, rest, x_floats in zip(self.codes, read, rests, floats, strict=True)
+        )
 
     def write(self, slots: Tensor, tokens: Sequence[Tensor]) -> None:
         """Write keys, and values if the cache stores them apart, (N, KV, D), to the slots (N).
 
-        They are floats, or what `read` has returned.
+        They are floats, or what `read` has returned. Blocks of quantized floats have rests.
         """
         blocks, offsets = slots // self.block_tokens, slots % self.block_tokens
         if self.codes:
+            rests: list[Tensor] = []
             for x, own, new in zip(self.tensors, self.codes, tokens, strict=True):
                 rows = new if new.dtype == torch.uint8 else own.encode(new)
-                used = torch.tensor(sorted({*blocks.tolist()}), dtype=torch.int64)
-                planes = own.rows(x[used])
-                planes[torch.searchsorted(used, blocks), :, offsets] = rows
-                x[used] = own.planes(planes)
+                if new.dtype != torch.uint8:
+                    rests.append(own.encode_rests(new, rows))
+                _write_rows(x, own, blocks, offsets, rows)
+            if rests:
+                self.write_rests(slots, rests)
             return
         for x, new in zip(self.tensors, tokens, strict=True):
             if x.dtype in _NARROW:
                 largest = torch.finfo(x.dtype).max
                 new = computable(new).clamp(-largest, largest)
             as_bytes(x)[blocks, :, offsets] = as_bytes(new.to(x.device, x.dtype))
+
+    def write_rests(self, slots: Tensor, rests: Sequence[Tensor]) -> None:
+        """Write rows of rests (N, KV, row bytes) of the tokens in these slots (N)."""
+        blocks = self.rest_slots[slots // self.block_tokens].long()
+        if (blocks < 0).any():
+            raise ValueError("a block has no slot for the rests of its codes")
+        for x, own, rows in zip(self.rests, self.codes, rests, strict=True):
+            _write_rows(x, own.rests, blocks, slots % self.block_tokens, rows)
+
+
+def _write_rows(x: Tensor, codes: RowCodes, blocks: Tensor, offsets: Tensor, rows: Tensor) -> None:
+    """Write rows (N, KV, row bytes) to the planes x (blocks, KV, block tokens, row bytes)."""
+    used = torch.tensor(sorted({*blocks.tolist()}), dtype=torch.int64)
+    planes = codes.rows(x[used])
+    planes[torch.searchsorted(used, blocks), :, offsets] = rows
+    x[used] = codes.planes(planes)
 
 
 def _tokens(x: Tensor, blocks: Tensor, codes: RowCodes | None) -> Tensor:

@@ -18,6 +18,7 @@ Strategy = Literal["fill", "spread", "fastest"]
 Speculation = Literal["ngram", "off"]
 CacheType = Literal["auto", "f16", "bf16", "f32", "f8e4m3", "q8_0", "q4_0"]
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
+QUANTIZED_CACHE_TYPES: tuple[CacheType, ...] = ("q8_0", "q4_0")
 #: Significant bits of activations in products on a CPU.
 ActivationBits = Literal[8, 16]
 ACTIVATION_BITS: tuple[ActivationBits, ...] = get_args(ActivationBits)
@@ -382,7 +383,7 @@ class PagedRequest:
     context_tokens   size of the pool in tokens
     memory_fraction  or: share of the first device's memory for weights, activations and the pool
     memory_mib       or: size of the pool in MiB; of several sizes the first one counts
-    block_tokens     tokens in a block
+    block_tokens     tokens in a block; 64 if keys and values are quantized
     cache_type       type of keys and values; `auto` is f16 for a quantized model on a CPU, there
                      with activations of 16 bits f32 for any, else that of unquantized weights;
                      f8e4m3 is for NVIDIA GPUs, q8_0 and q4_0 for CPUs
@@ -420,6 +421,12 @@ class PagedRequest:
                     f"a KV cache of type {wanted} is not supported",
                     where=flag,
                     hint=f"give {', '.join(CACHE_TYPES[:-1])} or {CACHE_TYPES[-1]}",
+                )
+            if wanted in QUANTIZED_CACHE_TYPES and self.block_tokens != BLOCK_TOKENS:
+                raise Unsupported(
+                    f"a KV cache of type {wanted} has no blocks of {self.block_tokens} tokens",
+                    where="--pa-blk-size",
+                    hint=f"leave it out: its blocks have {BLOCK_TOKENS} tokens",
                 )
 
     @property

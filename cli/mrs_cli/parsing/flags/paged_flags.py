@@ -78,7 +78,7 @@ class PagedFlags(Flags):
             "--pa-block-size",
             metavar="8|16|32|64",
             parser=flag_parser("pa_blk_size", _POSITIVE),
-            help="Tokens per block.",
+            help="Tokens per block; q8_0 and q4_0 need 64.",
             show_default="64",
         ),
     ] = None

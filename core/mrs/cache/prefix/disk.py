@@ -85,12 +85,13 @@ class DiskPrefixCache:
         chain = self._chain(key, tokens)
         cache: SequenceCache | None = None
         for end in chain.ends:
-            length = min(end, most)
-            if length <= beyond:
+            if min(end, most) <= beyond:
                 break
-            if block_ranges(end)[-1][0] >= length:
-                continue
             cache = cache or new_cache()
+            # Files have the rests of a block that they end in.
+            length = end if end <= most else cache.whole(most)
+            if length <= beyond or block_ranges(end)[-1][0] >= length:
+                continue
             if chain.fill(cache, end, length):
                 _touch(chain.paths(end))
                 return cache

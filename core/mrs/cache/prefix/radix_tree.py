@@ -116,6 +116,10 @@ def longest_match(
     while path:
         while path and path[-1].start >= length:
             path.pop()
+        whole = path[-1].snapshot.resumable(length) if path else length
+        if whole < length:
+            length = whole
+            continue
         if path and all(node.snapshot.serves(rules, length) for node in path):
             return path, length
         # A shorter match within the same node would lack the same parts.

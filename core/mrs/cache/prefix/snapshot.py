@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from mrs.cache.block_table import SharedBlocks
 from mrs.cache.layer_cache import CacheRules, LayerSlice, SharedPart
 from mrs.cache.sequence_cache import SequenceCache
 
@@ -57,6 +58,11 @@ class PrefixSnapshot:
     def release(self) -> None:
         """Release all parts."""
         self.without(lambda number: True)
+
+    def resumable(self, length: int) -> int:
+        """The largest length up to this one at which blocks have the rests of their codes."""
+        blocks = (part for part in self.parts if isinstance(part, SharedBlocks))
+        return min((part.resumable(length) for part in blocks), default=length)
 
     def serves(self, rules: Sequence[CacheRules], length: int) -> bool:
         """Whether a sequence can go on from `length` with what this has of these tokens."""

@@ -150,13 +150,15 @@ class Assignment(Message, frozen=True):
 class LayerCacheInfo(Message, frozen=True):
     """A cache of a layer: in blocks of `size_bytes`, or a recurrent state of as many.
 
-    A `shared` one are the keys and values of the cache `owner` of the same rank.
+    A `shared` one are the keys and values of the cache `owner` of the same rank. Quantized blocks
+    have rests of `slot_bytes`.
     """
 
     kind: Literal["blocks", "state", "shared"]
     size_bytes: Annotated[int, Meta(ge=0, le=1 << 40)]
     window: _Positive | None = None
     owner: _Count = 0
+    slot_bytes: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
 
 
 class Ready(Message, frozen=True):
@@ -252,16 +254,25 @@ class OpenSpace(Message, frozen=True):
 
 
 class Resize(Message, frozen=True):
-    """A cache gets another number of blocks."""
+    """A cache gets another number of blocks, and of slots for the rests of quantized ones."""
 
     cache: int
     blocks: int
+    slots: int
 
 
 class CopyBlock(Message, frozen=True):
     cache: int
     source: int
     target: int
+
+
+class AttachRests(Message, frozen=True):
+    """The rests of a block are in this slot; -1 for none."""
+
+    cache: int
+    block: int
+    slot: int
 
 
 class NewState(Message, frozen=True):
@@ -299,7 +310,15 @@ class Drop(Message, frozen=True):
 
 
 CacheCommand = (
-    OpenSpace | Resize | CopyBlock | NewState | ShareState | AdoptState | ResetState | Drop
+    OpenSpace
+    | Resize
+    | CopyBlock
+    | AttachRests
+    | NewState
+    | ShareState
+    | AdoptState
+    | ResetState
+    | Drop
 )
 
 

@@ -19,6 +19,7 @@ _NAMED = (
     "last position attended to",
     "rows",
     "chosen position",
+    "slot of rests",
 )
 _NO_MEMORY = 1
 

@@ -45,16 +45,14 @@ def workspace_bytes(path: str, group: int, key_dim: int, value_dim: int, *, toke
 CODE_ROWS = 32
 
 
-def code_rows_bytes(key_dim: int, value_dim: int, key_bits: float, value_bits: float) -> int:
+def code_rows_bytes(key_dim: int, value_dim: int) -> int:
     """Bytes that each thread allocates for attention over quantized keys and values.
 
     For each row: its outputs, steps and sums of each unit of 32 values, two codes of each value of
-    the query, scores and two codes of each weight, and 44 bytes more; and the keys and values of a
-    step.
+    the query, scores and two codes of each weight, and 52 bytes more.
     """
-    row = 4 * value_dim + 12 * (key_dim // 32) + 2 * key_dim + 6 * STEP_KEYS + 44
-    planes = int(STEP_KEYS * (key_dim * key_bits + value_dim * value_bits) / 8)
-    return 64 + CODE_ROWS * row + planes
+    row = 4 * value_dim + 12 * (key_dim // 32) + 2 * key_dim + 6 * STEP_KEYS + 52
+    return 48 + CODE_ROWS * row
 
 
 #: Rows of a sequence for which keys are chosen at a time, as in native/attention/choice.c.

@@ -134,8 +134,7 @@ def attend_to_images_bytes(cross: CrossAttention, shape: ForwardShape) -> int:
 def score_bytes(attention: Attention, shape: ForwardShape) -> int:
     """Workspace of native attention in all threads."""
     if shape.quantized is not None:
-        bits = [each.bits_per_weight for each in (shape.quantized.keys, shape.quantized.values)]
-        return shape.threads * code_rows_bytes(attention.key_dim, attention.value_dim, *bits)
+        return shape.threads * code_rows_bytes(attention.key_dim, attention.value_dim)
     return native_attention_bytes(
         attention.heads // attention.kv_heads, attention.key_dim, attention.value_dim, shape
     )

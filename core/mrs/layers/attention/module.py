@@ -41,6 +41,7 @@ class AttentionModule:
             block_tokens=builder.config.size.block_tokens,
             dtype=builder.config.dtype,
             device=device,
+            first_is_whole=config.chunk is None,
         )
         self._backend = attention_backend(kv)
         builder.add_paged(kv, config.window or config.chunk)

@@ -76,6 +76,16 @@ class CacheSize:
             return most
         return min(most, self.sequences * self._sequence_blocks(self.tokens, window))
 
+    def rest_tokens(self, window: int | None = None) -> int:
+        """Tokens of a quantized layer that have rests (`mrs.kernels.kv_codes`).
+
+        Those of each sequence's first block, of its last one and of one before that, to which a
+        draft goes back; and of a chunk. `window` is a result of `window_of`.
+        """
+        chunk = blocks_of(self.chunk_tokens) * BLOCK_TOKENS
+        most = 3 * self.sequences * BLOCK_TOKENS + chunk
+        return min(self.blocks(window) * self.block_tokens, most)
+
     def fits(
         self, lengths: Sequence[int], *, shared_blocks: int = 0, windows: Iterable[int | None] = ()
     ) -> bool:

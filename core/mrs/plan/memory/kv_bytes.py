@@ -17,11 +17,15 @@ def layer_kv_bytes(
     `image_keys` counts the keys of all images of a sequence, for cross-attention layers.
     """
     shape = layer.mixer.cache_shape
-    blocks = size.blocks(size.window_of(shape.window)) if shape.token_rows else 0
+    window = size.window_of(shape.window)
+    blocks = size.blocks(window) if shape.token_rows else 0
     own_bytes = kv_format.rows_bytes(shape.image_rows, image_keys) + FORMATS["F32"].size_bytes(
         (shape.state_values,)
     )
     token_bytes = kv_format.rows_bytes(shape.token_rows, blocks * size.block_tokens)
+    if kv_format.is_quantized and blocks:
+        rests = KVFormat(FORMATS["Q8_0"], FORMATS["Q8_0"])
+        token_bytes += rests.rows_bytes(shape.token_rows, size.rest_tokens(window))
     return token_bytes + size.sequences * own_bytes
 
 

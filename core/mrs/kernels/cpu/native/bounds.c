@@ -21,13 +21,26 @@ static Outcome check_starts(const int32_t *starts, int64_t sequences, int64_t ro
     return starts[sequences] == rows ? fine : bad(BAD_START, starts[sequences], rows);
 }
 
-/* The blocks of the first `length` tokens of a sequence. */
-static Outcome check_blocks(const KVCache *cache, const int32_t *blocks, int64_t length) {
+/* A block has rests in a slot of the cache; or none, if it `may_lack` them. */
+static Outcome check_rests(const KVCache *cache, int64_t block, bool may_lack) {
+    const int32_t slot = cache->rest_slots[block];
+    return slot < cache->slots && slot >= (may_lack ? -1 : 0) ? fine
+                                                              : bad(BAD_REST, slot, cache->slots);
+}
+
+/* The blocks of the first `length` tokens of a sequence. If they are quantized, those of its last
+ * `tokens`, which are new, have rests. */
+static Outcome check_blocks(const KVCache *cache, const int32_t *blocks, int64_t tokens,
+                            int64_t length) {
     const int64_t used = length ? ((length - 1) >> cache->block_shift) + 1 : 0;
-    for (int64_t i = 0; i < used; i++)
+    Outcome outcome = fine;
+    for (int64_t i = 0; i < used && !outcome.code; i++) {
         if (blocks[i] < 0 || blocks[i] >= cache->blocks)
             return bad(BAD_BLOCK, blocks[i], cache->blocks);
-    return fine;
+        const bool is_old = (i + 1) << cache->block_shift <= length - tokens;
+        if (is_quantized(cache)) outcome = check_rests(cache, blocks[i], is_old);
+    }
+    return outcome;
 }
 
 /* Tokens attend to themselves or later ones, where `ends` says so; the first one of these may be
@@ -47,7 +60,7 @@ static Outcome check_sequence(const KVCache *cache, const Batch *batch, int64_t 
     if (length < least || (length && (length - 1) >> cache->block_shift >= batch->table_blocks))
         return bad(BAD_LENGTH, length, batch->table_blocks << cache->block_shift);
     const int32_t *blocks = batch->block_tables + sequence * batch->table_blocks;
-    const Outcome outcome = check_blocks(cache, blocks, length);
+    const Outcome outcome = check_blocks(cache, blocks, tokens, length);
     if (outcome.code || !batch->attention_ends) return outcome;
     return check_ends(batch->attention_ends + row, tokens, length);
 }
@@ -86,8 +99,11 @@ Outcome check_chosen(const Batch *batch, const int32_t *chosen, int64_t most) {
 }
 
 Outcome check_writes(const KVCache *cache, const Batch *batch) {
-    return check_all(BAD_SLOT, batch->slot_mapping, batch->tokens,
-                     cache->blocks << cache->block_shift);
+    Outcome outcome = check_all(BAD_SLOT, batch->slot_mapping, batch->tokens,
+                                cache->blocks << cache->block_shift);
+    for (int64_t i = 0; i < batch->tokens && is_quantized(cache) && !outcome.code; i++)
+        outcome = check_rests(cache, batch->slot_mapping[i] >> cache->block_shift, false);
+    return outcome;
 }
 
 Outcome check_step(const KVCache *cache, const Batch *batch, int64_t rows) {

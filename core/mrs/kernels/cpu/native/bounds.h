@@ -9,7 +9,7 @@
 /* The order is that of `_NAMED` in core/mrs/kernels/cpu/outcome.py. */
 typedef enum {
     DONE, NO_MEMORY, BAD_ROW, BAD_POSITION, BAD_BLOCK, BAD_SLOT, BAD_START, BAD_LENGTH, BAD_END,
-    BAD_TOKENS, BAD_CHOICE
+    BAD_TOKENS, BAD_CHOICE, BAD_REST
 } Code;
 
 /* What became of a call: if its code is a bad number, there is no `value` among `count`, and

@@ -84,8 +84,8 @@ typedef struct {
     int64_t (*code_rows_bytes)(const KVCache *cache);
     void (*attend_codes)(const SequenceQueries *queries, int64_t kv_head, int64_t first,
                          int64_t rows, void *workspace);
-    void (*write_codes)(const CacheTensor *cached, bool are_values, int64_t tokens, int64_t inside,
-                        const float *x, uint8_t *plane);
+    void (*write_codes)(const CacheTensor *cached, bool are_values, int64_t inside, const float *x,
+                        uint8_t *plane, uint8_t *rests);
     void (*multiply_dense)(const DenseProduct *product, int64_t head, int64_t row, int64_t rows);
     void (*delta_rule)(const DeltaRule *rule, int64_t head, int64_t column, float *workspace);
     void (*key_delta_rule)(const DeltaRule *rule, int64_t head, int64_t column, float *workspace);

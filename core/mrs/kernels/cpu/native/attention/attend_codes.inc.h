@@ -16,6 +16,9 @@
  *
  * Rows are rotated by a Hadamard matrix before they are quantized, so that no few values determine a
  * scale: queries as well, which leaves scores as they are, and the sums of values back again.
+ *
+ * The rests of a block (see KVCache) are a plane of Q8_0, too: what scores and sums have of them is
+ * added by the same code. Which rows read them depends on positions alone.
  */
 #include <math.h>
 
@@ -29,35 +32,23 @@ typedef struct {
     int64_t rows;
     float largest[CODE_ROWS], total[CODE_ROWS], factor[CODE_ROWS];
     float weight_bound[CODE_ROWS], weight_step[CODE_ROWS];
-    int64_t first[CODE_ROWS], last[CODE_ROWS];
-    int32_t weight_sums[CODE_ROWS][2]; /* as `sums` */
+    int64_t own[CODE_ROWS], first[CODE_ROWS], last[CODE_ROWS]; /* positions: its own, and of keys */
+    int32_t weight_sums[CODE_ROWS][2]; /* of codes: high, low */
     float scores[CODE_ROWS][STEP_KEYS];
     int8_t weight_codes[CODE_ROWS][2][STEP_KEYS]; /* high, low */
     float *out, *steps;    /* (CODE_ROWS, value dim), (units, CODE_ROWS) */
-    int32_t *sums;         /* (units, CODE_ROWS, 2): of codes, times minus what take_codes adds */
+    int32_t *sums;         /* (units, CODE_ROWS, 2): of codes, high and low */
     int8_t *codes;         /* (units, CODE_ROWS, 2, CODE_UNIT): high, low */
-    uint8_t *key_plane, *value_plane; /* of STEP_KEYS tokens, for smaller blocks of the cache */
 } CodeRows;
 
 INLINE int cached_bits(const CacheTensor *cached) { return cached->type == CACHE_Q8_0 ? 8 : 4; }
 
 /* What take_codes adds to codes. */
-INLINE int code_offset_of(const CacheTensor *cached) {
-    return cached_bits(cached) == 8 ? BYTE_OFFSET : 8;
-}
-
-/* Bytes of the codes of a row, and of all that a step has of it. */
-INLINE int64_t code_row_bytes(const CacheTensor *cached) {
-    return cached->dim * cached_bits(cached) / 8;
-}
-INLINE int64_t code_plane_bytes(const CacheTensor *cached, int64_t tokens) {
-    return tokens * (code_row_bytes(cached) + cached->dim / CODE_UNIT * 2);
-}
+INLINE int code_offset_of(const int bits) { return bits == 8 ? BYTE_OFFSET : 8; }
 
 static int64_t code_rows_bytes(const KVCache *cache) {
     const int64_t dim = cache->keys.dim, units = dim / CODE_UNIT;
-    return (int64_t)sizeof(CodeRows) + CODE_ROWS * (4 * cache->values.dim + 12 * units + 2 * dim) +
-           code_plane_bytes(&cache->keys, STEP_KEYS) + code_plane_bytes(&cache->values, STEP_KEYS);
+    return (int64_t)sizeof(CodeRows) + CODE_ROWS * (4 * cache->values.dim + 12 * units + 2 * dim);
 }
 
 /* Multiplies parts of x (dim) by a Hadamard matrix, which is its own inverse: the largest power of
@@ -87,35 +78,55 @@ INLINE int64_t take_part(int64_t dim, const float *x, int64_t first, float scale
     return size;
 }
 
-/* Writes the row x of the token at place `inside` of a plane of `tokens`. */
-static void write_cached_codes(const CacheTensor *cached, bool are_values, int64_t tokens, int64_t inside,
-                        const float *x, uint8_t *plane) {
-    const int bytes = cached_bits(cached) * CODE_UNIT / 8;
-    const int64_t row_bytes = code_row_bytes(cached);
-    uint8_t *scales = plane + row_bytes * tokens;
-    float part[MOST_ROTATED];
+/* Writes the codes of `bits` bits of one unit, and their scale, of the token at place `inside`. */
+static void put_unit(const CacheTensor *cached, const int bits, bool are_values, int64_t inside,
+                     int64_t unit, const uint8_t block[2 + CODE_UNIT], uint8_t *plane) {
+    const int bytes = bits * CODE_UNIT / 8;
+    const int64_t row_bytes = cached->dim * bits / 8;
+    memcpy(plane + row_bytes * STEP_KEYS + (unit * STEP_KEYS + inside) * 2, block, 2);
+    for (int j = 0; j < bytes; j++) {
+        const int64_t column = unit * bytes + j;
+        const int64_t place = are_values ? (inside / 4 * row_bytes + column) * 4 + inside % 4
+                                         : (column / 4 * STEP_KEYS + inside) * 4 + column % 4;
+        plane[place] = block[2 + j];
+    }
+}
+
+/* x - what a block of codes means, times REST_FACTOR. */
+static void take_rests(const int bits, const uint8_t block[2 + CODE_UNIT], const float *x,
+                       float rests[CODE_UNIT]) {
+    uint16_t half;
+    memcpy(&half, block, 2);
+    const float scale = float_of_half(half);
+    for (int i = 0; i < CODE_UNIT; i++) {
+        const int low = block[2 + i % (CODE_UNIT / 2)] >> (i < CODE_UNIT / 2 ? 0 : 4) & 15;
+        const int code = bits == 8 ? (int8_t)block[2 + i] : low - 8;
+        rests[i] = (x[i] - scale * (float)code) * REST_FACTOR;
+    }
+}
+
+/* Writes the row x of the token at place `inside` of a plane, and its rests. */
+static void write_cached_codes(const CacheTensor *cached, bool are_values, int64_t inside,
+                               const float *x, uint8_t *plane, uint8_t *rest_plane) {
+    const int bits = cached_bits(cached);
+    float part[MOST_ROTATED], rests[CODE_UNIT];
     for (int64_t first = 0, size; first < cached->dim; first += size) {
         size = take_part(cached->dim, x, first, 1, part);
         for (int64_t i = 0; i < size; i += CODE_UNIT) {
             const int64_t unit = (first + i) / CODE_UNIT;
             uint8_t block[2 + CODE_UNIT];
-            encode_simple_block(cached->type == CACHE_Q8_0 ? Q8_0 : Q4_0, part + i, block);
-            memcpy(scales + (unit * tokens + inside) * 2, block, 2);
-            for (int j = 0; j < bytes; j++) {
-                const int64_t column = unit * bytes + j;
-                const int64_t place = are_values
-                                          ? (inside / 4 * row_bytes + column) * 4 + inside % 4
-                                          : (column / 4 * tokens + inside) * 4 + column % 4;
-                plane[place] = block[2 + j];
-            }
+            encode_simple_block(bits == 8 ? Q8_0 : Q4_0, part + i, block);
+            put_unit(cached, bits, are_values, inside, unit, block, plane);
+            take_rests(bits, block, part + i, rests);
+            encode_simple_block(Q8_0, rests, block);
+            put_unit(cached, 8, are_values, inside, unit, block, rest_plane);
         }
     }
 }
 
-/* Two codes of each of `count` values whose magnitude is 127 at most, and the sums of the codes times
- * minus `offset`. */
-INLINE void make_two_codes(const float *x, const int count, const int offset, int8_t *high,
-                           int8_t *low, int32_t sums[2]) {
+/* Two codes of each of `count` values whose magnitude is 127 at most, and the sums of the codes. */
+INLINE void make_two_codes(const float *x, const int count, int8_t *high, int8_t *low,
+                           int32_t sums[2]) {
     const float rounder = 12582912.0f; /* 1.5 * 2^23: the sum's low bits are the nearest integer */
     int32_t high_sum = 0, low_sum = 0;
 #pragma omp simd reduction(+ : high_sum, low_sum)
@@ -129,8 +140,8 @@ INLINE void make_two_codes(const float *x, const int count, const int offset, in
         high[i] = (int8_t)one;
         low[i] = (int8_t)other;
     }
-    sums[0] = -offset * high_sum;
-    sums[1] = -offset * low_sum;
+    sums[0] = high_sum;
+    sums[1] = low_sum;
 }
 
 /* What makes a value of magnitude `bound` 127; values so small that it would overflow become zero. */
@@ -140,14 +151,13 @@ static inline float factor_to_127(float bound) {
 
 /* Two codes of a unit of a query; returns the step of the lower ones. NaN or infinity in x makes it
  * NaN, and so the results. */
-INLINE float encode_query(const float *x, const int offset, int8_t *high, int8_t *low,
-                          int32_t sums[2]) {
+INLINE float encode_query(const float *x, int8_t *high, int8_t *low, int32_t sums[2]) {
     const float bound = float_of_bits((uint32_t)largest_magnitude(x, CODE_UNIT));
     const float factor = factor_to_127(bound);
     float scaled[CODE_UNIT];
 #pragma omp simd
     for (int i = 0; i < CODE_UNIT; i++) scaled[i] = x[i] * factor;
-    make_two_codes(scaled, CODE_UNIT, offset, high, low, sums);
+    make_two_codes(scaled, CODE_UNIT, high, low, sums);
     return bound * (bound < INFINITY ? 1.0f / (127.0f * LOW_CODES) : NAN);
 }
 
@@ -156,13 +166,13 @@ static void begin_code_rows(CodeRows *c, int64_t kv_head, int64_t first) {
     const AttentionParams *a = c->queries->params;
     const CacheTensor *keys = &a->cache->keys;
     const int64_t dim = keys->dim, group = a->heads / a->kv_heads;
-    const int offset = code_offset_of(keys);
     memset(c->out, 0, (size_t)(c->rows * a->cache->values.dim) * sizeof(float));
     for (int64_t row = 0; row < c->rows; row++) {
         const int64_t token = (first + row) / group;
         const int64_t own = c->queries->context - c->queries->tokens + token;
         const int64_t index = row_index(c->queries, kv_head, first + row);
         float part[MOST_ROTATED];
+        c->own[row] = own;
         c->first[row] = first_key(a, own);
         c->last[row] = last_key(a, c->queries->row + token, own);
         c->largest[row] = a->sinks ? a->sinks[index % a->heads] : MIN_SCORE;
@@ -172,33 +182,29 @@ static void begin_code_rows(CodeRows *c, int64_t kv_head, int64_t first) {
             for (int64_t i = 0; i < size; i += CODE_UNIT) {
                 const int64_t place = (d + i) / CODE_UNIT * CODE_ROWS + row;
                 int8_t *high = c->codes + place * 2 * CODE_UNIT, *low = high + CODE_UNIT;
-                c->steps[place] = encode_query(part + i, offset, high, low, c->sums + 2 * place);
+                c->steps[place] = encode_query(part + i, high, low, c->sums + 2 * place);
             }
         }
     }
 }
 
-/* The plane of a step, which is that of a block or is made of smaller blocks in `gathered`. Keys
- * after the last one are whatever is there. */
-static const uint8_t *find_plane(const CodeRows *c, const CacheTensor *cached, bool are_values,
-                                 int64_t kv_head, int64_t start, int64_t last, uint8_t *gathered) {
-    const int64_t shift = c->queries->params->cache->block_shift, tokens = (int64_t)1 << shift;
-    const int32_t *blocks = c->queries->blocks;
-    const int64_t row_bytes = code_row_bytes(cached), units = cached->dim / CODE_UNIT;
-    for (int64_t s = 0; s < STEP_KEYS && start + s <= last; s += tokens) {
-        const uint8_t *plane = (const uint8_t *)cached->data +
-                               blocks[(start + s) >> shift] * cached->block_stride +
-                               kv_head * cached->head_stride;
-        if (tokens == STEP_KEYS) return plane;
-        if (are_values)
-            memcpy(gathered + s * row_bytes, plane, (size_t)(tokens * row_bytes));
-        for (int64_t i = 0; i < row_bytes / 4 && !are_values; i++)
-            memcpy(gathered + (i * STEP_KEYS + s) * 4, plane + i * tokens * 4, (size_t)tokens * 4);
-        for (int64_t i = 0; i < units; i++)
-            memcpy(gathered + row_bytes * STEP_KEYS + (i * STEP_KEYS + s) * 2,
-                   plane + row_bytes * tokens + i * tokens * 2, (size_t)tokens * 2);
-    }
-    return gathered;
+/* The plane of a step. */
+INLINE const uint8_t *plane_of(const CodeRows *c, const CacheTensor *cached, int64_t kv_head,
+                               int64_t start) {
+    return (const uint8_t *)cached->data +
+           c->queries->blocks[start >> STEP_SHIFT] * cached->block_stride +
+           kv_head * cached->head_stride;
+}
+
+/* How many rows, the first ones, attend to the rests of a step: later rows are those of later
+ * tokens. */
+static int64_t rows_with_rests(const CodeRows *c, int64_t start) {
+    const KVCache *cache = c->queries->params->cache;
+    int64_t rows = 0;
+    if (cache->rest_slots[c->queries->blocks[start >> STEP_SHIFT]] < 0) return 0;
+    if (!start && cache->first_is_whole) return c->rows;
+    while (rows < c->rows && c->own[rows] < start + STEP_KEYS) rows++;
+    return rows;
 }
 
 /* The codes of four bytes of each lane, as they are multiplied: all of them, or the lower or upper
@@ -212,9 +218,10 @@ INLINE Floats joined_sums(Ints high, Ints low) {
     return lanes_fma(lanes_convert(high), lanes_float(LOW_CODES), lanes_convert(low));
 }
 
-/* The scores of STEP_KEYS keys for `width` rows. The same of the plane `next` is prefetched. */
-INLINE void score_codes(const int bits, const int width, CodeRows *c, int64_t row,
-                        const uint8_t *plane, const uint8_t *next) {
+/* The scores of STEP_KEYS keys for `width` rows, or what the plane of their rests adds to them. The
+ * same of the plane `next` is prefetched. */
+INLINE void score_codes(const int bits, const bool are_rests, const int width, CodeRows *c,
+                        int64_t row, const uint8_t *plane, const uint8_t *next) {
     const CacheTensor *keys = &c->queries->params->cache->keys;
     const int vectors = LANES == 16 ? 2 : 1, parts = 8 / bits;
     const int64_t dim = keys->dim, units = dim / CODE_UNIT;
@@ -224,7 +231,9 @@ INLINE void score_codes(const int bits, const int width, CodeRows *c, int64_t ro
 #pragma GCC unroll 4
         for (int r = 0; r < width; r++)
 #pragma GCC unroll 2
-            for (int v = 0; v < vectors; v++) score[r][v] = lanes_zero();
+            for (int v = 0; v < vectors; v++)
+                score[r][v] = are_rests ? lanes_load_floats(c->scores[row + r] + s + v * LANES)
+                                        : lanes_zero();
         for (int64_t unit = 0; unit < units; unit++) {
             const int64_t place = unit * CODE_ROWS + row;
             const int8_t *codes = c->codes + place * 2 * CODE_UNIT;
@@ -235,8 +244,8 @@ INLINE void score_codes(const int bits, const int width, CodeRows *c, int64_t ro
             for (int r = 0; r < width; r++)
 #pragma GCC unroll 2
                 for (int v = 0; v < vectors; v++) {
-                    high[r][v] = lanes_int(sums[2 * r]);
-                    low[r][v] = lanes_int(sums[2 * r + 1]);
+                    high[r][v] = lanes_int(-code_offset_of(bits) * sums[2 * r]);
+                    low[r][v] = lanes_int(-code_offset_of(bits) * sums[2 * r + 1]);
                 }
 #pragma GCC unroll 8
             for (int i = 0; i < bits; i++) {
@@ -265,7 +274,7 @@ INLINE void score_codes(const int bits, const int width, CodeRows *c, int64_t ro
                     lanes_load_f16(scales + (unit * STEP_KEYS + s + v * LANES) * 2);
 #pragma GCC unroll 4
                 for (int r = 0; r < width; r++) {
-                    const Floats step = lanes_float(steps[r]);
+                    const Floats step = lanes_float(are_rests ? steps[r] / REST_FACTOR : steps[r]);
                     const Floats sum = joined_sums(high[r][v], low[r][v]);
                     score[r][v] = lanes_fma(lanes_mul(sum, step), scale, score[r][v]);
                 }
@@ -331,20 +340,20 @@ static float take_scales(const uint8_t *halves, Range keys, float scales[STEP_KE
 }
 
 /* The codes of a row's weights times the scales of one unit. */
-static void encode_weights(CodeRows *c, int64_t row, const float scales[STEP_KEYS], float step,
-                           int offset) {
+static void encode_weights(CodeRows *c, int64_t row, const float scales[STEP_KEYS], float step) {
     float products[STEP_KEYS];
     const float *weights = c->scores[row];
 #pragma omp simd
     for (int s = 0; s < STEP_KEYS; s++) products[s] = weights[s] * scales[s];
-    make_two_codes(products, STEP_KEYS, offset, c->weight_codes[row][0], c->weight_codes[row][1],
+    make_two_codes(products, STEP_KEYS, c->weight_codes[row][0], c->weight_codes[row][1],
                    c->weight_sums[row]);
     c->weight_step[row] = c->weight_bound[row] * step;
 }
 
-/* out = out * factor + the sum over keys of weight * value, for one unit of `width` rows. */
-INLINE void mix_codes(const int bits, const int width, CodeRows *c, int64_t row, int64_t unit,
-                      const uint8_t *plane, const uint8_t *next) {
+/* out = out * factor + the sum over keys of weight * value, for one unit of `width` rows; rests are
+ * added to that. */
+INLINE void mix_codes(const int bits, const bool are_rests, const int width, CodeRows *c,
+                      int64_t row, int64_t unit, const uint8_t *plane, const uint8_t *next) {
     const int64_t dim = c->queries->params->cache->values.dim;
     const int parts = 8 / bits, columns = CODE_UNIT / parts;
     const int vectors = LANES == 16 && bits == 8 ? 2 : 1, sums = vectors * parts;
@@ -355,8 +364,8 @@ INLINE void mix_codes(const int bits, const int width, CodeRows *c, int64_t row,
         for (int r = 0; r < width; r++)
 #pragma GCC unroll 2
             for (int v = 0; v < sums; v++) {
-                high[r][v] = lanes_int(c->weight_sums[row + r][0]);
-                low[r][v] = lanes_int(c->weight_sums[row + r][1]);
+                high[r][v] = lanes_int(-code_offset_of(bits) * c->weight_sums[row + r][0]);
+                low[r][v] = lanes_int(-code_offset_of(bits) * c->weight_sums[row + r][1]);
             }
         const int8_t *codes = c->weight_codes[row][0];
         int64_t offset = (unit * columns + column) * 4;
@@ -384,46 +393,50 @@ INLINE void mix_codes(const int bits, const int width, CodeRows *c, int64_t row,
             for (int v = 0; v < sums; v++) {
                 const int64_t place = bits == 8 ? v * LANES : v * CODE_UNIT / 2;
                 float *out = c->out + (row + r) * dim + unit * CODE_UNIT + column + place;
+                const Floats sum = lanes_load_floats(out);
                 const Floats before =
-                    lanes_mul(lanes_load_floats(out), lanes_float(c->factor[row + r]));
+                    are_rests ? sum : lanes_mul(sum, lanes_float(c->factor[row + r]));
                 lanes_store(out, lanes_fma(joined_sums(high[r][v], low[r][v]),
                                            lanes_float(c->weight_step[row + r]), before));
             }
     }
 }
 
-INLINE void score_step(const int bits, CodeRows *c, const uint8_t *plane, const uint8_t *next) {
+/* `rows` rows, the first ones. */
+INLINE void score_step(const int bits, const bool are_rests, CodeRows *c, int64_t rows,
+                       const uint8_t *plane, const uint8_t *next) {
     int64_t row = 0;
-    for (; row + GROUP <= c->rows; row += GROUP)
-        score_codes(bits, GROUP, c, row, plane, row ? plane : next);
-    if (c->rows - row == 3) score_codes(bits, 3, c, row, plane, row ? plane : next);
-    if (c->rows - row == 2) score_codes(bits, 2, c, row, plane, row ? plane : next);
-    if (c->rows - row == 1) score_codes(bits, 1, c, row, plane, row ? plane : next);
+    for (; row + GROUP <= rows; row += GROUP)
+        score_codes(bits, are_rests, GROUP, c, row, plane, row ? plane : next);
+    const uint8_t *after = row ? plane : next;
+    if (rows - row == 3) score_codes(bits, are_rests, 3, c, row, plane, after);
+    if (rows - row == 2) score_codes(bits, are_rests, 2, c, row, plane, after);
+    if (rows - row == 1) score_codes(bits, are_rests, 1, c, row, plane, after);
 }
 
 /* The values of a step. Rows that attend to all of its keys share their scales. */
-INLINE void mix_step(const int bits, CodeRows *c, int64_t start, const uint8_t *plane,
-                     const uint8_t *next) {
-    const CacheTensor *values = &c->queries->params->cache->values;
-    const int64_t dim = values->dim;
-    const int offset = code_offset_of(values);
+INLINE void mix_step(const int bits, const bool are_rests, CodeRows *c, int64_t rows,
+                     int64_t start, const uint8_t *plane, const uint8_t *next) {
+    const int64_t dim = c->queries->params->cache->values.dim;
+    const float part = are_rests ? 1.0f / REST_FACTOR : 1.0f;
     const uint8_t *scales = plane + STEP_KEYS * dim * bits / 8;
     for (int64_t unit = 0; unit < dim / CODE_UNIT; unit++, scales += STEP_KEYS * 2) {
         float shared[STEP_KEYS], own[STEP_KEYS];
         const float shared_step = take_scales(scales, (Range){0, STEP_KEYS}, shared);
-        for (int64_t row = 0; row < c->rows; row++) {
+        for (int64_t row = 0; row < rows; row++) {
             const Range keys = keys_of(c, row, start);
             if (!keys.first && keys.end == STEP_KEYS)
-                encode_weights(c, row, shared, shared_step, offset);
+                encode_weights(c, row, shared, shared_step * part);
             else
-                encode_weights(c, row, own, take_scales(scales, keys, own), offset);
+                encode_weights(c, row, own, take_scales(scales, keys, own) * part);
         }
         int64_t row = 0;
-        for (; row + GROUP <= c->rows; row += GROUP)
-            mix_codes(bits, GROUP, c, row, unit, plane, row ? plane : next);
-        if (c->rows - row == 3) mix_codes(bits, 3, c, row, unit, plane, row ? plane : next);
-        if (c->rows - row == 2) mix_codes(bits, 2, c, row, unit, plane, row ? plane : next);
-        if (c->rows - row == 1) mix_codes(bits, 1, c, row, unit, plane, row ? plane : next);
+        for (; row + GROUP <= rows; row += GROUP)
+            mix_codes(bits, are_rests, GROUP, c, row, unit, plane, row ? plane : next);
+        const uint8_t *after = row ? plane : next;
+        if (rows - row == 3) mix_codes(bits, are_rests, 3, c, row, unit, plane, after);
+        if (rows - row == 2) mix_codes(bits, are_rests, 2, c, row, unit, plane, after);
+        if (rows - row == 1) mix_codes(bits, are_rests, 1, c, row, unit, plane, after);
     }
 }
 
@@ -445,7 +458,8 @@ static void end_code_rows(CodeRows *c, int64_t kv_head, int64_t first) {
 static void attend_codes(const SequenceQueries *queries, int64_t kv_head, int64_t first,
                          int64_t rows, void *workspace) {
     const AttentionParams *a = queries->params;
-    const CacheTensor *keys = &a->cache->keys, *values = &a->cache->values;
+    const KVCache *cache = a->cache;
+    const CacheTensor *keys = &cache->keys, *values = &cache->values;
     const int64_t units = keys->dim / CODE_UNIT;
     CodeRows *c = workspace;
     c->queries = queries;
@@ -454,8 +468,6 @@ static void attend_codes(const SequenceQueries *queries, int64_t kv_head, int64_
     c->steps = c->out + CODE_ROWS * values->dim;
     c->sums = (int32_t *)(c->steps + CODE_ROWS * units);
     c->codes = (int8_t *)(c->sums + CODE_ROWS * units * 2);
-    c->key_plane = (uint8_t *)(c->codes + CODE_ROWS * 2 * keys->dim);
-    c->value_plane = c->key_plane + code_plane_bytes(keys, STEP_KEYS);
     begin_code_rows(c, kv_head, first);
     int64_t start = c->first[0], last = 0;
     for (int64_t row = 0; row < rows; row++) {
@@ -463,18 +475,26 @@ static void attend_codes(const SequenceQueries *queries, int64_t kv_head, int64_
         last = c->last[row] > last ? c->last[row] : last;
     }
     for (start = start / STEP_KEYS * STEP_KEYS; start <= last; start += STEP_KEYS) {
-        const bool has_next = start + STEP_KEYS <= last && a->cache->block_shift == STEP_SHIFT;
-        const int64_t next = start + STEP_KEYS;
-        const uint8_t *plane = find_plane(c, keys, false, kv_head, start, last, c->key_plane);
-        const uint8_t *after =
-            has_next ? find_plane(c, keys, false, kv_head, next, last, NULL) : plane;
-        if (keys->type == CACHE_Q8_0) score_step(8, c, plane, after);
-        else score_step(4, c, plane, after);
+        const int64_t next = start + STEP_KEYS <= last ? start + STEP_KEYS : start;
+        const int64_t block = queries->blocks[start >> STEP_SHIFT];
+        const int64_t whole = rows_with_rests(c, start);
+        const uint8_t *plane = plane_of(c, keys, kv_head, start);
+        const uint8_t *after = plane_of(c, keys, kv_head, next);
+        if (keys->type == CACHE_Q8_0) score_step(8, false, c, rows, plane, after);
+        else score_step(4, false, c, rows, plane, after);
+        if (whole) {
+            plane = rest_plane(cache, &cache->key_rests, block, kv_head);
+            score_step(8, true, c, whole, plane, plane);
+        }
         for (int64_t row = 0; row < rows; row++) softmax_codes(c, row, start, (float)a->softcap);
-        plane = find_plane(c, values, true, kv_head, start, last, c->value_plane);
-        after = has_next ? find_plane(c, values, true, kv_head, next, last, NULL) : plane;
-        if (values->type == CACHE_Q8_0) mix_step(8, c, start, plane, after);
-        else mix_step(4, c, start, plane, after);
+        plane = plane_of(c, values, kv_head, start);
+        after = plane_of(c, values, kv_head, next);
+        if (values->type == CACHE_Q8_0) mix_step(8, false, c, rows, start, plane, after);
+        else mix_step(4, false, c, rows, start, plane, after);
+        if (whole) {
+            plane = rest_plane(cache, &cache->value_rests, block, kv_head);
+            mix_step(8, true, c, whole, start, plane, plane);
+        }
     }
     end_code_rows(c, kv_head, first);
 }

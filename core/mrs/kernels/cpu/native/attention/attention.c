@@ -155,20 +155,22 @@ typedef struct {
     int64_t kv_heads;
 } WriteArgs;
 
-static void write_token(const KernelTable *kernels, const CacheTensor *cached, bool are_values,
-                        int64_t shift, int64_t slot, const float *x, int64_t kv_heads) {
-    const int64_t tokens = (int64_t)1 << shift, inside = slot & (tokens - 1), dim = cached->dim;
-    const int64_t block = (slot >> shift) * cached->block_stride;
-    int64_t offset = block + inside * cached->token_stride;
-    for (int64_t h = 0; h < kv_heads; h++, offset += cached->head_stride, x += dim) {
+static void write_token(const WriteArgs *w, bool are_values, int64_t slot, const float *x) {
+    const KVCache *cache = w->cache;
+    const CacheTensor *cached = are_values ? &cache->values : &cache->keys;
+    const CacheTensor *rests = are_values ? &cache->value_rests : &cache->key_rests;
+    const int64_t shift = cache->block_shift, block = slot >> shift, dim = cached->dim;
+    const int64_t inside = slot & (((int64_t)1 << shift) - 1);
+    int64_t offset = block * cached->block_stride + inside * cached->token_stride;
+    for (int64_t h = 0; h < w->kv_heads; h++, offset += cached->head_stride, x += dim) {
         uint16_t *half = (uint16_t *)cached->data + offset;
-        if (cached->type > TYPE_F16)
-            kernels->write_codes(cached, are_values, tokens, inside, x,
-                                 (uint8_t *)cached->data + block + h * cached->head_stride);
+        if (cached->type > TYPE_F16) /* its token stride is 0 */
+            w->kernels->write_codes(cached, are_values, inside, x, (uint8_t *)cached->data + offset,
+                                    rest_plane(cache, rests, block, h));
         else if (cached->type == TYPE_F32)
             memcpy((float *)cached->data + offset, x, (size_t)dim * sizeof(float));
         else if (cached->type == TYPE_F16)
-            kernels->to_f16(x, dim, half);
+            w->kernels->to_f16(x, dim, half);
         else
             for (int64_t i = 0; i < dim; i++) half[i] = bf16_of_float(x[i]);
     }
@@ -176,14 +178,11 @@ static void write_token(const KernelTable *kernels, const CacheTensor *cached, b
 
 static void write_task(void *data, int64_t first, int64_t end) {
     const WriteArgs *w = data;
-    const CacheTensor *keys = &w->cache->keys, *values = &w->cache->values;
+    const int64_t key_dim = w->cache->keys.dim, value_dim = w->cache->values.dim;
     for (int64_t token = first; token < end; token++) {
-        const int64_t slot = w->batch->slot_mapping[token];
-        const int64_t heads = w->kv_heads, row = token * heads, shift = w->cache->block_shift;
-        write_token(w->kernels, keys, false, shift, slot, w->keys + row * keys->dim, heads);
-        if (w->values)
-            write_token(w->kernels, values, true, shift, slot, w->values + row * values->dim,
-                        heads);
+        const int64_t slot = w->batch->slot_mapping[token], row = token * w->kv_heads;
+        write_token(w, false, slot, w->keys + row * key_dim);
+        if (w->values) write_token(w, true, slot, w->values + row * value_dim);
     }
 }
 

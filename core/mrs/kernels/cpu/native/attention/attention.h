@@ -9,6 +9,7 @@
 #define STEP_SHIFT 6
 #define CODE_ROWS 32     /* rows of a task over quantized keys; see attention/attend_codes.inc.h */
 #define MOST_ROTATED 256 /* values that one Hadamard matrix rotates */
+#define REST_FACTOR 256.0f /* of what codes leave, lest its scales in float16 be too small */
 
 /* The types of keys and values: those of `Type`, and formats with codes. The order is that of
  * `CACHE_TYPES` in core/mrs/kernels/native_structs.py. */
@@ -23,13 +24,28 @@ struct CacheTensor {
 };
 
 /* The keys and values of one layer, of all sequences. A block has 1 << block_shift tokens. Both are
- * quantized or of one type. */
+ * quantized or of one type.
+ *
+ * Quantized ones are in blocks of STEP_KEYS tokens. Some blocks also have the rest of each row: what
+ * codes leave of it, times REST_FACTOR, in Q8_0. It is in their slot, -1 for none. A token attends
+ * to codes and rests in its own block and later ones and, if `first_is_whole`, in the first of its
+ * sequence; to codes alone in others. */
 struct KVCache {
     CacheTensor keys, values;
     int64_t block_shift, blocks;
+    CacheTensor key_rests, value_rests; /* (slots, kv_heads, STEP_KEYS, dim) */
+    const int32_t *rest_slots;          /* (blocks) */
+    int64_t slots, first_is_whole;
 };
 
 static inline bool is_quantized(const KVCache *cache) { return cache->keys.type > TYPE_F16; }
+
+/* The rests of one key head in the slot of a block. */
+static inline uint8_t *rest_plane(const KVCache *cache, const CacheTensor *rests, int64_t block,
+                                  int64_t kv_head) {
+    return (uint8_t *)rests->data + cache->rest_slots[block] * rests->block_stride +
+           kv_head * rests->head_stride;
+}
 
 /* The new tokens of some sequences, one sequence after another, and where their keys are. */
 typedef struct {
