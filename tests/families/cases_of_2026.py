@@ -1,4 +1,4 @@
-"""Tiny models of families of 2026 whose layers are those of older ones."""
+"""Tiny models of newer families whose layers are those of older ones."""
 
 from __future__ import annotations
 

@@ -238,3 +238,9 @@ def test_routers_are_those_that_the_file_asks_for(file_of) -> None:
     assert described(file, "expert_gating_func", 2).spec == describe(file).spec
     with pytest.raises(Unsupported, match="expert_gating_func = 1"):
         described(file, "expert_gating_func", 1)
+
+
+def test_experts_of_granite_with_windows_are_refused_by_name(file_of) -> None:
+    file = file_of(FIRST["granite_swa"])
+    with pytest.raises(Unsupported, match="experts of Granite SWA"):
+        described(file, "expert_count", 4)
