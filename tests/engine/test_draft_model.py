@@ -41,7 +41,7 @@ def begin_engine(
     """An engine whose draft model is of `draft_kind`, or the large model itself."""
     limits = {"planned_tokens": TOKENS, "context_tokens": TOKENS, "chunk_tokens": 40}
     size = CacheSize(TOKENS, planned_drafts, 40, 8)
-    draft = DraftConfig(tiny_decoder(draft_kind or kind), TOKENS, size, DraftCost(0.01))
+    draft = DraftConfig([tiny_decoder(draft_kind or kind)], TOKENS, size, DraftCost(0.01))
     return make_engine(
         tiny_decoder(kind), speculate=True, draft=draft, block_tokens=8, **(limits | settings)
     )

@@ -172,7 +172,11 @@ class DraftModel(Drafter):
             if missing:
                 batch.append((draft, missing))
             left -= missing
-        going_on = self._draft_after(batch) if batch else []
+        if batch:
+            self._go_on(self._draft_after(batch))
+
+    def _go_on(self, going_on: list[Draft]) -> None:
+        """Draft the further tokens of drafts that have some."""
         for draft in going_on:
             self.caches.mark(draft.copy)
         while going_on := [draft for draft in going_on if not draft.is_complete]:

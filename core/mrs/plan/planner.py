@@ -10,7 +10,6 @@ from functools import lru_cache
 from mrs.architecture.description import Description
 from mrs.devices.bandwidth import with_bandwidth
 from mrs.devices.device import Device
-from mrs.graph.step_rows import MAX_DRAFT_ROWS
 from mrs.plan.memory.breakdown import Correction
 from mrs.plan.memory.device_sizes import ModelSizes
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
@@ -121,7 +120,7 @@ def _reason_without_head(plan: Plan, head: Plan, *, is_wanted: bool) -> str | No
     if not plan.fits:
         return "it does not fit"
     cost = draft_cost(plan.speed, head.speed)
-    if not is_wanted and not cost.best_length(FIRST_CHANCE, MAX_DRAFT_ROWS - 1):
+    if not is_wanted and not cost.best_length(FIRST_CHANCE, head.model.most_drafted):
         return "its drafts would save no time"
     return None
 
