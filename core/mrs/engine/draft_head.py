@@ -120,7 +120,9 @@ class DraftHead(DraftModel):
     def draft(self, wanted: abc.Mapping[Sequence, int]) -> None:
         self._lookup.draft(wanted)
         self._repeating = {sequence for sequence in wanted if sequence.draft}
-        super().draft({each: most for each, most in wanted.items() if not each.draft})
+        others = {each: most for each, most in wanted.items() if not each.draft}
+        if others:
+            super().draft(others)
 
     def learn(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         if sequence in self._repeating:
@@ -153,6 +155,8 @@ class DraftHead(DraftModel):
         """Whether the head has made the draft of a sequence, and nothing but a draft may follow."""
         draft = self._drafts.get(sequence)
         if draft is None or not sequence.draft or sequence in self._repeating:
+            return False
+        if draft.length.is_trial:
             return False
         is_read = isinstance(draft, HeadDraft) and not len(draft.unread)
         return is_read and not sequence.sampler.has_constraint and not sequence.prompt_scores
@@ -195,8 +199,12 @@ class DraftHead(DraftModel):
         draft = self._drafts.get(sequence)
         if draft is not None:
             return not draft.length.paused_steps
-        may_begin = len(self._drafts) < self.caches.planned_sequences
-        return may_begin and sequence.makes_reply and not sequence.images
+        return self.pace.is_known and not self.pace.paused_steps and self._may_begin(sequence)
+
+    def _may_begin(self, sequence: Sequence) -> bool:
+        """Whether there is memory for the drafts of a further sequence, and it has any."""
+        has_room = len(self._drafts) < self.caches.planned_sequences
+        return has_room and sequence.makes_reply and not sequence.images
 
     def _take(self, sequence: Sequence, states: Tensor) -> None:
         """Keep the states (T, hidden) of the next tokens of a sequence."""
@@ -219,6 +227,7 @@ class DraftHead(DraftModel):
         """The draft of a sequence whose states are read from `start` on."""
         copy, *further = (Sequence([], 0, 0, sequence.sampler) for _ in self._heads)
         draft = HeadDraft(sequence, copy, length, start=start, further=further)
+        draft.seen_tokens = sequence.num_prompt_tokens  # a pause passes by the tokens of replies
         self._drafts[sequence] = draft
         return draft
 
@@ -291,10 +300,9 @@ class DraftHead(DraftModel):
 
     def _begin(self, sequence: Sequence, most_tokens: int) -> Draft | None:
         """The draft of a sequence whose states are all there, ready to be extended."""
-        draft = self._drafts.get(sequence)
-        if not isinstance(draft, HeadDraft):
+        if sequence not in self._drafts and not self._may_begin(sequence):
             return None
-        draft.forget_from(sequence.num_computed_tokens)
+        draft = self._of(sequence)
         fitting = min(most_tokens, self._context_tokens - len(sequence.token_ids) - 1)
         if len(self._heads) > 1:
             fitting = min(fitting, len(self._heads))
@@ -303,8 +311,11 @@ class DraftHead(DraftModel):
         draft.wanted = 0
         if fitting > 0:
             draft.wanted = draft.length.next(fitting, passed, self._num_decoding)
+        if not draft.wanted:
+            return None
+        draft.forget_from(sequence.num_computed_tokens)
         is_ready = len(draft.unread) and draft.next_position == sequence.num_computed_tokens
-        if not draft.wanted or not is_ready:
+        if not is_ready:
             return None
         draft.follow(self.caches)
         return draft if self._has_room(draft) else None

@@ -94,7 +94,6 @@ class DraftModel(Drafter):
         self._drafts: dict[Sequence, Draft] = {}
         self._rng = Random()
 
-    @torch.inference_mode()
     def draft(self, wanted: Mapping[Sequence, int]) -> None:
         """As `Drafter.draft`. A sequence whose prompt is long has a draft some steps later."""
         self._num_decoding = len(wanted)
@@ -105,6 +104,8 @@ class DraftModel(Drafter):
             for sequence, most_tokens in wanted.items()
             if (draft := self._begin(sequence, most_tokens)) is not None
         ]
+        if not drafts:
+            return
         try:
             self._extend(drafts)
         except BaseException as error:

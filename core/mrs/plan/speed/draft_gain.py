@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
+
+from mrs.graph.step_rows import MAX_DRAFT_ROWS
 
 if TYPE_CHECKING:
     from mrs.plan.speed.roofline import SpeedEstimate
@@ -25,6 +28,7 @@ class DraftCost(NamedTuple):
     what a step reads, and a token is routed to `chosen_share` of all. If the model `recomputes`,
     the step after a rejected draft has further rows: a state cannot drop tokens. `factors` are
     pairs of a length and how many times as long as by all these its steps take: what was measured.
+    No draft has more than `most_tokens`.
     """
 
     draft: float
@@ -34,6 +38,7 @@ class DraftCost(NamedTuple):
     recomputes: bool = False
     factors: tuple[tuple[int, float], ...] = ()
     sequences: int = 1
+    most_tokens: int = MAX_DRAFT_ROWS - 1
 
     def of(self, sequences: int) -> DraftCost:
         """The cost for each of so many sequences, which share all but their rows."""
@@ -79,13 +84,24 @@ class DraftCost(NamedTuple):
         """The length of the draft that saves most time; 0 if none does."""
         best, best_gain, tokens, share = 0, 1.0, 1.0, 1.0
         rejected = self.rejected
-        for length in range(1, most_tokens + 1):
+        for length in range(1, min(most_tokens, self.most_tokens) + 1):
             share *= chance
             tokens += share
             gain = tokens / (self.steps(length) + (1 - share) * rejected)
             if gain > best_gain:
                 best, best_gain = length, gain
         return best
+
+    def least_length(self, most_tokens: int) -> int:
+        """The length of the shortest draft that saves time if it is accepted; 0 if none does."""
+        lengths = range(1, min(most_tokens, self.most_tokens) + 1)
+        return next((length for length in lengths if self.steps(length) < 1 + length), 0)
+
+    @property
+    def trial(self) -> float:
+        """The steps that are lost with such a draft if it is rejected."""
+        length = self.least_length(self.most_tokens)
+        return self.steps(length) - 1 + self.rejected if length else inf
 
 
 #: Of drafts that take no time, of a model without experts.
@@ -103,10 +119,12 @@ class DraftGain(NamedTuple):
     is_measured: bool
 
 
-def draft_cost(speed: SpeedEstimate, draft: SpeedEstimate | None = None) -> DraftCost:
+def draft_cost(
+    speed: SpeedEstimate, draft: SpeedEstimate | None = None, most_tokens: int = MAX_DRAFT_ROWS - 1
+) -> DraftCost:
     """The planned cost of drafts of a model with the speed `draft` for another one.
 
-    Without, drafts are looked up, which takes no time.
+    Without, drafts are looked up, which takes no time. None has more than `most_tokens`.
     """
     decode = speed.decode.expected
     read_bytes = expert_bytes = 0.0
@@ -120,4 +138,5 @@ def draft_cost(speed: SpeedEstimate, draft: SpeedEstimate | None = None) -> Draf
         experts=expert_bytes / read_bytes if read_bytes else 0.0,
         chosen_share=speed.chosen_share,
         recomputes=speed.has_states,
+        most_tokens=most_tokens,
     )
