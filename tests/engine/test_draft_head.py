@@ -400,6 +400,18 @@ def test_after_a_pause_the_head_begins_anew(headed: Make, oracle: list[list[int]
     assert asked.sequence.drafts.drafts > drafts
 
 
+def test_prompts_end_no_pause(headed: Make) -> None:
+    """A pause of 400 steps lasts for 400 tokens of replies, however long their prompts are."""
+    _, loaded = headed("glm4_moe")
+    engine = begin(loaded)
+    drafter = engine.scheduler.drafter
+    drafter.pace.paused_steps = 400
+    settings = replace(GREEDY, max_tokens=20)
+    for number, prompt in enumerate(prompts(8, seed=4), start=1):
+        Asked.of(engine, prompt * 2, settings).finish()
+        assert 0 < 400 - drafter.pace.paused_steps <= 20 * number
+
+
 def test_an_aborted_sequence_leaves_no_trace(headed: Make) -> None:
     _, loaded = headed("glm4_moe")
     engine = begin(loaded, max_seqs=2, planned_seqs=2)

@@ -120,9 +120,8 @@ class DraftHead(DraftModel):
     def draft(self, wanted: abc.Mapping[Sequence, int]) -> None:
         self._lookup.draft(wanted)
         self._repeating = {sequence for sequence in wanted if sequence.draft}
-        others = {each: most for each, most in wanted.items() if not each.draft}
-        if others:
-            super().draft(others)
+        if len(self._repeating) < len(wanted):
+            super().draft({each: most for each, most in wanted.items() if not each.draft})
 
     def learn(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         if sequence in self._repeating:
@@ -177,8 +176,9 @@ class DraftHead(DraftModel):
 
     def may_draft(self, sequence: Sequence) -> bool:
         draft = self._drafts.get(sequence)
-        is_paused = draft is not None and draft.length.paused_steps > 0
-        return not is_paused or self._lookup.may_draft(sequence)
+        if draft is None or not draft.length.paused_steps:
+            return True
+        return self._lookup.may_draft(sequence)
 
     def taker(self, batch: ScheduledBatch) -> Callable[[Tensor], None] | None:
         if not any(self._reads(sequence) for sequence, _ in batch):

@@ -9,7 +9,6 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from mrs.engine.draft_length import DraftLength

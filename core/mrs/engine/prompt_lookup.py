@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import cycle, islice
 
 from mrs.graph.step_rows import MAX_DRAFT_ROWS
-from mrs.plan.speed.draft_gain import ROWS_TOGETHER
+from mrs.plan.speed.roofline import ROWS_TOGETHER
 
 #: How many of the last tokens have to occur earlier, at first, and after drafts were rejected.
 _LEAST_MATCH, _LONGEST_MATCH = 3, 8
@@ -38,7 +38,7 @@ class PromptLookup:
 
         None if the last tokens do not occur earlier.
         """
-        self._ids += array("i", token_ids[len(self._ids) // _ID_BYTES :]).tobytes()
+        self._ids += array("i", token_ids[len(self._ids) // _ID_BYTES :])
         start = self._find(token_ids)
         if start is None:
             return []

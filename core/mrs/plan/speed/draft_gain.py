@@ -6,14 +6,17 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from mrs.graph.step_rows import MAX_DRAFT_ROWS
+from mrs.plan.speed.roofline import ROWS_TOGETHER
 
 if TYPE_CHECKING:
     from mrs.plan.speed.roofline import SpeedEstimate
 
-#: Kernels compute so many rows of a step together. Each further row takes about such a share of the
-#: time of a step of one row, and each further group of rows such a share besides: so it is on
-#: processors, for weights of 4 to 32 bits.
-ROWS_TOGETHER, ROW_COST, GROUP_COST = 4, 0.05, 0.25
+#: How many times as long as a step of one row those of 1, 2 and more take where no plan says it.
+_USUAL_ROWS = tuple(
+    1 + 0.05 * further + 0.25 * (further // ROWS_TOGETHER) for further in range(MAX_DRAFT_ROWS)
+)
+#: Of a step of one row, what a further one takes at least.
+_LEAST_ROW = 0.02
 #: What a draft adds to a step beside its tokens: the interpreter's part, which only matters where
 #: steps are shorter than a millisecond.
 STEP_S = 0.15e-3
@@ -24,17 +27,16 @@ FIRST_CHANCE = 0.75
 class DraftCost(NamedTuple):
     """What drafts cost, in steps without a draft, of so many `sequences` together.
 
-    To `draft` a token; and for each step with drafts, a `step`. Experts are the share `experts` of
-    what a step reads, and a token is routed to `chosen_share` of all. If the model `recomputes`,
-    the step after a rejected draft has further rows: a state cannot drop tokens. `factors` are
-    pairs of a length and how many times as long as by all these its steps take: what was measured.
-    No draft has more than `most_tokens`.
+    To `draft` a token; and for each step with drafts, a `step`. A step of n rows takes
+    `row_costs[n - 1]` times as long as one of a single row: each row of a mixture reads experts
+    that no other has read. If the model `recomputes`, the step after a rejected draft has further
+    rows: a state cannot drop tokens. `factors` are pairs of a length and how many times as long as
+    by all these its steps take: what was measured. No draft has more than `most_tokens`.
     """
 
     draft: float
     step: float = 0.0
-    experts: float = 0.0
-    chosen_share: float = 1.0
+    row_costs: tuple[float, ...] = _USUAL_ROWS
     recomputes: bool = False
     factors: tuple[tuple[int, float], ...] = ()
     sequences: int = 1
@@ -45,11 +47,8 @@ class DraftCost(NamedTuple):
         return self._replace(sequences=sequences)
 
     def rows(self, count: int) -> float:
-        """How long a step of `count` rows takes; each row reads experts that no other has read."""
-        read_share = 1 - (1 - self.chosen_share) ** count
-        further_experts = self.experts * (read_share / self.chosen_share - 1)
-        further = count - 1
-        return 1 + ROW_COST * further + GROUP_COST * (further // ROWS_TOGETHER) + further_experts
+        """How many times as long as one of a single row a step of `count` rows takes."""
+        return self.row_costs[min(count, len(self.row_costs)) - 1]
 
     def planned_steps(self, length: int) -> float:
         """As `steps`, before any is measured."""
@@ -58,7 +57,7 @@ class DraftCost(NamedTuple):
 
     def steps(self, length: int) -> float:
         """How many steps without a draft a step with one of this length takes."""
-        planned, least = self.planned_steps(length), 1 + length * (self.draft + ROW_COST)
+        planned, least = self.planned_steps(length), 1 + length * (self.draft + _LEAST_ROW)
         if not self.factors:
             return planned
         _, factor = min(self.factors, key=lambda pair: abs(pair[0] - length))
@@ -126,17 +125,12 @@ def draft_cost(
 
     Without, drafts are looked up, which takes no time. None has more than `most_tokens`.
     """
-    decode = speed.decode.expected
-    read_bytes = expert_bytes = 0.0
-    for work in speed.work:
-        chosen_bytes = speed.chosen_share * work.expert_bytes
-        read_bytes += work.weight_bytes + chosen_bytes
-        expert_bytes += chosen_bytes
+    step_s = speed.rows_seconds(1)
+    rows = (speed.rows_seconds(count) for count in range(1, MAX_DRAFT_ROWS + 1))
     return DraftCost(
-        draft=0.0 if draft is None else decode / draft.decode.expected,
-        step=STEP_S * decode,
-        experts=expert_bytes / read_bytes if read_bytes else 0.0,
-        chosen_share=speed.chosen_share,
+        draft=0.0 if draft is None else draft.rows_seconds(1) / step_s,
+        step=STEP_S / step_s,
+        row_costs=tuple(seconds / step_s for seconds in rows),
         recomputes=speed.has_states,
         most_tokens=most_tokens,
     )
