@@ -109,6 +109,17 @@ def test_rows_cost_by_groups() -> None:
     assert dense.best_length(0.6, 15) == 3, "a fifth row is of another group"
 
 
+def test_heads_read_again_what_the_model_has_computed() -> None:
+    model, head, heads = (DraftCost(0.1, heads=count) for count in (0, 1, 3))
+    rows = model.rows
+    assert model.steps(3) == pytest.approx(rows(4) + 0.1 * 3)
+    assert head.steps(3) == pytest.approx(rows(4) + 0.1 * (rows(4) + 2))
+    for length in (1, 3):
+        drafting = 3 * rows(length + 3)
+        assert heads.steps(length) == pytest.approx(rows(1 + length) + 0.1 * drafting)
+    assert heads.best_length(1.0, 15) == heads.most_tokens == 3
+
+
 def test_measured_lengths_say_what_their_neighbours_cost() -> None:
     planned = DraftCost(0.1)
     cost = planned._replace(factors=((3, 1.5), (7, 2.0)))

@@ -113,7 +113,7 @@ class DraftHead(DraftModel):
         super().__init__(worker, caches, **settings)
         self._heads = [(worker, caches), *further]
         self._is_chained = is_chained
-        self._lookup = LookupDrafter(self.pace.planned._replace(draft=0.0))
+        self._lookup = LookupDrafter(self.pace.planned._replace(draft=0.0, heads=0))
         #: The sequences whose last draft was looked up.
         self._repeating: set[Sequence] = set()
 

@@ -139,7 +139,7 @@ class Plan:
             return DraftGain(record.gain, record.accepted_share, is_measured=True)
         if self.draft is None:
             return None
-        cost = draft_cost(self.speed, self.draft.speed, self.draft.model.most_drafted)
+        cost = draft_cost(self.speed, self.draft.speed, self.draft.model.heads)
         # Where none saves time, there are hardly any.
         length = cost.best_length(FIRST_CHANCE, cost.most_tokens)
         return DraftGain(cost.gain(FIRST_CHANCE, length), FIRST_CHANCE, is_measured=False)

@@ -119,7 +119,7 @@ def _reason_without_head(plan: Plan, head: Plan, *, is_wanted: bool) -> str | No
     """Why the model of `plan` is better off without its draft head; None if it is not."""
     if not plan.fits:
         return "it does not fit"
-    cost = draft_cost(plan.speed, head.speed, head.model.most_drafted)
+    cost = draft_cost(plan.speed, head.speed, head.model.heads)
     if not is_wanted and not cost.best_length(FIRST_CHANCE, cost.most_tokens):
         return "its drafts would save no time"
     return None

@@ -34,7 +34,7 @@ def load_draft(
         draft.load_drafters(report, shared=None if model.draft else weights),
         plan.draft.model.context_tokens,
         plan.draft.workload.cache,
-        draft_cost(plan.speed, plan.draft.speed, plan.draft.model.most_drafted),
+        draft_cost(plan.speed, plan.draft.speed, plan.draft.model.heads),
     )
 
 

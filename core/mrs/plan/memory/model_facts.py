@@ -8,7 +8,6 @@ from functools import cached_property
 from math import prod
 
 from mrs.architecture.description import Description
-from mrs.graph.step_rows import MAX_DRAFT_ROWS
 from mrs.layers.joined_input.spec import JoinedInput
 from mrs.quantization.storage import Storage
 from mrs.source.checkpoint import Checkpoint, TensorInfo
@@ -37,9 +36,9 @@ class ModelFacts:
     merged_bytes: int = 0
 
     @property
-    def most_drafted(self) -> int:
-        """The tokens of the longest draft that the model makes: of several heads, one of each."""
-        return self.layers if self.is_head and self.layers > 1 else MAX_DRAFT_ROWS - 1
+    def heads(self) -> int:
+        """The draft heads that the model consists of, each of one layer; 0 for any other model."""
+        return self.layers if self.is_head else 0
 
     @cached_property
     def fingerprint(self) -> str:

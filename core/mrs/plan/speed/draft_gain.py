@@ -31,7 +31,7 @@ class DraftCost(NamedTuple):
     `row_costs[n - 1]` times as long as one of a single row: each row of a mixture reads experts
     that no other has read. If the model `recomputes`, the step after a rejected draft has further
     rows: a state cannot drop tokens. `factors` are pairs of a length and how many times as long as
-    by all these its steps take: what was measured. No draft has more than `most_tokens`.
+    by all these its steps take: what was measured. Without draft `heads` a model drafts.
     """
 
     draft: float
@@ -40,7 +40,12 @@ class DraftCost(NamedTuple):
     recomputes: bool = False
     factors: tuple[tuple[int, float], ...] = ()
     sequences: int = 1
-    most_tokens: int = MAX_DRAFT_ROWS - 1
+    heads: int = 0
+
+    @property
+    def most_tokens(self) -> int:
+        """The tokens of the longest draft: of several heads, one of each."""
+        return self.heads if self.heads > 1 else MAX_DRAFT_ROWS - 1
 
     def of(self, sequences: int) -> DraftCost:
         """The cost for each of so many sequences, which share all but their rows."""
@@ -52,8 +57,18 @@ class DraftCost(NamedTuple):
 
     def planned_steps(self, length: int) -> float:
         """As `steps`, before any is measured."""
-        rows = self.rows(self.sequences * (1 + length)) / self.rows(self.sequences)
-        return rows + self.step + length * self.draft
+        rows = self._rows_of_each(1 + length)
+        return rows + self.step + self.draft * self._drafting(length)
+
+    def _rows_of_each(self, count: int) -> float:
+        """How many times as long as with one row of each sequence a step takes with so many."""
+        return self.rows(self.sequences * count) / self.rows(self.sequences)
+
+    def _drafting(self, length: int) -> float:
+        """Steps of the drafting model for a draft; heads read again what the model has computed."""
+        if self.heads > 1:
+            return self.heads * self._rows_of_each(length + self.heads)
+        return length - 1 + self._rows_of_each(1 + length) if self.heads else length
 
     def steps(self, length: int) -> float:
         """How many steps without a draft a step with one of this length takes."""
@@ -119,11 +134,11 @@ class DraftGain(NamedTuple):
 
 
 def draft_cost(
-    speed: SpeedEstimate, draft: SpeedEstimate | None = None, most_tokens: int = MAX_DRAFT_ROWS - 1
+    speed: SpeedEstimate, draft: SpeedEstimate | None = None, heads: int = 0
 ) -> DraftCost:
-    """The planned cost of drafts of a model with the speed `draft` for another one.
+    """The planned cost of drafts of a model, or of `heads`, with the speed `draft` for another one.
 
-    Without, drafts are looked up, which takes no time. None has more than `most_tokens`.
+    Without, drafts are looked up, which takes no time.
     """
     step_s = speed.rows_seconds(1)
     rows = (speed.rows_seconds(count) for count in range(1, MAX_DRAFT_ROWS + 1))
@@ -132,5 +147,5 @@ def draft_cost(
         step=STEP_S / step_s,
         row_costs=tuple(seconds / step_s for seconds in rows),
         recomputes=speed.has_states,
-        most_tokens=most_tokens,
+        heads=heads,
     )
