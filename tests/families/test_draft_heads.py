@@ -20,6 +20,7 @@ from mrs.plan.memory.cache_size import CacheSize
 from mrs.plan.speed.draft_gain import draft_cost
 from mrs.request import ModelSource, RunRequest
 from mrs.run.planned_model import PlannedModel
+from mrs_cli.render.plan.plan_facts import draft_model
 from support.draft_heads import load_headed, make_headed_model
 
 IDS = [7, 12, 3, 150, 44, 9, 9, 81, 23, 60, 5, 118]
@@ -190,7 +191,11 @@ def test_each_head_reads_a_token_further(case_id: str, container: str, tmp_path:
         assert difference(logits, expected) < 1e-4
         assert difference(kept, own) < 1e-4
         states = own if SEVERAL[case_id] else states
-    assert not any("not used" in line for line in loaded.model.plan.warnings)
+    plan = loaded.model.plan
+    assert not any("not used" in line for line in plan.warnings)
+    assert draft_model(plan).startswith("3 draft heads: ")
+    assert plan.draft_gain is not None
+    assert plan.draft_gain.factor >= 1, "where none saves time, there are hardly any"
 
 
 def test_an_incomplete_further_head_is_named(tmp_path: Path) -> None:
