@@ -96,6 +96,8 @@ KINDS = {
         "moe_shared_expert_intermediate_size": 40,
     },
 }
+#: Kinds with several heads: those of one read the target's states, those of the other are chained.
+SEVERAL = {"mimo_v2_flash-3": 3, "glm4_moe-2": 2}
 Make = Callable[[str], tuple[HeadedModel, LoadedHead]]
 
 
@@ -106,7 +108,9 @@ def headed(tmp_path_factory: pytest.TempPathFactory) -> Make:
     def make(kind: str) -> tuple[HeadedModel, LoadedHead]:
         if kind not in made:
             folder: Path = tmp_path_factory.mktemp(kind)
-            truth = make_headed_model(kind, {**_SIZES, **KINDS[kind]}, folder)
+            family, heads = kind.partition("-")[0], SEVERAL.get(kind, 1)
+            config = {**_SIZES, **KINDS[family]}
+            truth = make_headed_model(family, config, folder, heads=heads)
             made[kind] = truth, load_headed(truth)
         return made[kind]
 
@@ -123,7 +127,7 @@ def begin(loaded: LoadedHead, *, drafts: bool = True, planned: int = 16, **setti
     draft = None
     if drafts:
         size = CacheSize(TOKENS, planned, 40, 8)
-        draft = DraftConfig(loaded.draft.decoder, TOKENS, size, DraftCost(0.01))
+        draft = DraftConfig(loaded.draft.decoders, TOKENS, size, DraftCost(0.01))
     speculate = {"speculate": drafts, "draft": draft}
     return make_engine(loaded.target, block_tokens=8, **speculate, **(limits | settings))
 
@@ -159,10 +163,12 @@ def prompts(count: int, seed: int = 3) -> list[list[int]]:
     "glm4_moe-1-seeded",
     "mimo_v2_flash-4-greedy",
     "nemotron_h-1-greedy",
+    "mimo_v2_flash-3-4-greedy",
+    "glm4_moe-2-1-seeded",
 )
 @pytest.mark.parametrize("sampling", [GREEDY, replace(WARM, seed=3)], ids=["greedy", "seeded"])
 @pytest.mark.parametrize("batch", [1, 4, 16])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *SEVERAL])
 def test_replies_are_those_without_a_head(
     kind: str, batch: int, sampling: Sampling, headed: Make, oracle: list[list[int]]
 ) -> None:
@@ -183,7 +189,7 @@ def test_replies_are_those_without_a_head(
     assert positions == tuple(sorted(positions, reverse=True))
     drafter = engine.scheduler.drafter
     assert isinstance(drafter, DraftHead)
-    assert drafter.caches.space.pools[0].used == 0
+    assert all(caches.space.pools[0].used == 0 for _, caches in drafter._heads)
     assert not drafter._drafts
 
 
@@ -300,6 +306,38 @@ def test_a_sequence_with_images_has_no_drafts_of_the_head(
     assert asked[1].sequence.drafts.accepted_tokens > 5
 
 
+@pytest.mark.parametrize("kind", SEVERAL)
+def test_each_of_several_heads_drafts_a_token(
+    kind: str, headed: Make, oracle: list[list[int]]
+) -> None:
+    """After accepted and rejected tokens, each reads what it would read of the whole text."""
+    truth, loaded = headed(kind)
+    prompt, settings = prompts(1, seed=8)[0] * 3, replace(GREEDY, max_tokens=90)
+    prompt = prompt[:120]
+    oracle.append(prompt + generate(begin(loaded, drafts=False), prompt, settings))
+    engine, chosen = begin(loaded), []
+    with pytest.MonkeyPatch.context() as patch:
+        own = Draft.choose
+
+        def noted(self: Draft, logits, rng) -> None:
+            drafted = [each.token for each in self.proposals]
+            chosen.append((list(self.owner.token_ids), drafted, torch.tensor(logits)))
+            own(self, logits, rng)
+
+        patch.setattr(Draft, "choose", noted)
+        Asked.of(engine, prompt, settings).finish()
+    assert {len(drafted) for _, drafted, _ in chosen} == {*range(SEVERAL[kind])}
+    for text, drafted, logits in chosen:
+        states = truth.states(text[:-1])
+        for head in range(len(drafted) + 1):
+            ids = (text + drafted[:head])[1 + head :]
+            expected, computed = truth.read(ids, states, head)
+            states = computed if kind == "glm4_moe-2" else states
+        assert float((logits - expected[-1]).abs().max() / expected[-1].abs().max()) < 1e-4
+    stats = engine.stats
+    assert 0 < stats.accepted_by_position[SEVERAL[kind] - 1] < stats.drafts
+
+
 def test_a_head_reads_itself_where_the_target_has_not_been(headed: Make) -> None:
     truth, loaded = headed("glm4_moe")
     prompt = prompts(1, seed=5)[0][:20]
@@ -323,8 +361,8 @@ def test_a_head_reads_itself_where_the_target_has_not_been(headed: Make) -> None
     assert drafted == expected
 
 
-@pytest.mark.few("glm4_moe")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.few("glm4_moe", "mimo_v2_flash-3")
+@pytest.mark.parametrize("kind", [*KINDS, *SEVERAL])
 def test_a_prompt_of_the_prefix_cache_is_read_from_its_end_on(
     kind: str, headed: Make, oracle: list[list[int]]
 ) -> None:
@@ -360,6 +398,18 @@ def test_after_a_pause_the_head_begins_anew(headed: Make, oracle: list[list[int]
     drafter._drafts[asked.sequence].length._paused_steps = memory.MOST_UNREAD + 20
     assert asked.finish() == plain
     assert asked.sequence.drafts.drafts > drafts
+
+
+def test_prompts_end_no_pause(headed: Make) -> None:
+    """A pause of 400 steps lasts for 400 tokens of replies, however long their prompts are."""
+    _, loaded = headed("glm4_moe")
+    engine = begin(loaded)
+    drafter = engine.scheduler.drafter
+    drafter.pace.paused_steps = 400
+    settings = replace(GREEDY, max_tokens=20)
+    for number, prompt in enumerate(prompts(8, seed=4), start=1):
+        Asked.of(engine, prompt * 2, settings).finish()
+        assert 0 < 400 - drafter.pace.paused_steps <= 20 * number
 
 
 def test_an_aborted_sequence_leaves_no_trace(headed: Make) -> None:

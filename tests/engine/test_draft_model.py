@@ -41,7 +41,7 @@ def begin_engine(
     """An engine whose draft model is of `draft_kind`, or the large model itself."""
     limits = {"planned_tokens": TOKENS, "context_tokens": TOKENS, "chunk_tokens": 40}
     size = CacheSize(TOKENS, planned_drafts, 40, 8)
-    draft = DraftConfig(tiny_decoder(draft_kind or kind), TOKENS, size, DraftCost(0.01))
+    draft = DraftConfig([tiny_decoder(draft_kind or kind)], TOKENS, size, DraftCost(0.01))
     return make_engine(
         tiny_decoder(kind), speculate=True, draft=draft, block_tokens=8, **(limits | settings)
     )
@@ -251,6 +251,30 @@ def test_drafts_have_the_length_that_is_likely_to_save_time() -> None:
     for _ in range(60):
         cheap.learn(4, 0)
     assert cheap.next(15) == 0
+
+
+def test_what_is_tried_after_a_pause_may_save_time_and_loses_little() -> None:
+    """One token would lose time even if it were accepted: a step with a draft takes 1.5 more."""
+    pace = DraftPace(DraftCost(0.1, step=1.5))
+    length, lost, tried = DraftLength(pace), 0.0, []
+    for step in range(2000):
+        if drafted := length.next(15):
+            tried.append(drafted)
+            length.learn(drafted, 0)
+            lost = lost + pace.cost(1).steps(drafted) - 1
+            assert lost <= 0.02 * step + 4, "the first drafts of a text may all be wrong"
+    least = pace.cost(1).least_length(15)
+    assert least > 1
+    assert tried[-1] == least
+    assert len(tried) > 5
+    assert DraftLength(DraftPace(DraftCost(1.5))).next(15) == 0
+
+
+def test_the_end_of_a_reply_is_no_reason_for_a_pause() -> None:
+    """Drafts of one token save no time, and there is no room for longer ones."""
+    length = DraftLength(DraftPace(DraftCost(0.0, step=0.9)))
+    assert [length.next(most) for most in (1, 1)] == [0, 0]
+    assert length.next(15) > 1
 
 
 def test_a_draft_is_tried_again_after_longer_and_longer_pauses() -> None:

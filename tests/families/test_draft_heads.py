@@ -20,6 +20,7 @@ from mrs.plan.memory.cache_size import CacheSize
 from mrs.plan.speed.draft_gain import draft_cost
 from mrs.request import ModelSource, RunRequest
 from mrs.run.planned_model import PlannedModel
+from mrs_cli.render.plan.plan_facts import draft_model
 from support.draft_heads import load_headed, make_headed_model
 
 IDS = [7, 12, 3, 150, 44, 9, 9, 81, 23, 60, 5, 118]
@@ -78,7 +79,7 @@ def test_logits_are_those_of_the_published_code(
     gguf = case.gguf if container == "gguf" else None
     truth = make_headed_model(case.family, case.config, tmp_path, gguf)
     loaded = load_headed(truth)
-    head = loaded.draft.decoder
+    head = loaded.draft.decoders[0]
     loaded.target.keeps_normed = head.spec.input.reads_normed
     _, states = read(loaded.target, IDS, None)
     expected_states = truth.states(IDS)
@@ -90,11 +91,14 @@ def test_logits_are_those_of_the_published_code(
     assert not any("not used" in line for line in loaded.model.plan.warnings)
 
 
-@pytest.mark.few("qwen3_next-default", "deepseek_v3-default")
-@pytest.mark.parametrize("case_id", KINDS)
-def test_a_head_takes_what_was_planned(case_id: str, tmp_path: Path) -> None:
+@pytest.mark.few("qwen3_next-default-1", "deepseek_v3-default-1", "mimo_v2_flash-default-3")
+@pytest.mark.parametrize(
+    ("case_id", "heads"), [*((case_id, 1) for case_id in KINDS), ("mimo_v2_flash-default", 3)]
+)
+def test_heads_take_what_was_planned(case_id: str, heads: int, tmp_path: Path) -> None:
     case = next(case for case in CASES if case.id == case_id)
-    loaded = load_headed(make_headed_model(case.family, case.config, tmp_path), max_seq_len=300)
+    truth = make_headed_model(case.family, case.config, tmp_path, heads=heads)
+    loaded = load_headed(truth, max_seq_len=300)
     plan, without = loaded.model.plan, replace(loaded.model.request, mtp=False)
     assert plan.draft is not None
     (planned,) = [each.draft for each in plan.breakdowns]
@@ -108,17 +112,19 @@ def test_a_head_takes_what_was_planned(case_id: str, tmp_path: Path) -> None:
     assert shared == {"embedding.weight", loaded.target.spec.head_weight}
     assert planned.weight_bytes == sum(sizes.values())
     assert loaded.weights.bytes_by_device() == {CPU: plan.breakdowns[0].weight_bytes}
-    head, size = loaded.draft.decoder, loaded.draft.cache_size
-    space = head.new_space(size)
+    spaces = [each.new_space(loaded.draft.cache_size) for each in loaded.draft.decoders]
+    assert len(spaces) == heads
     ids = [*range(150)] * 2
     states = torch.randn(len(ids), 64)
 
     def step() -> None:
-        cache, kept = space.new(), []
-        fed = SequenceInput(cache, ids, len(ids), logits_rows=[len(ids) - 1])
-        batch = replace(forward_batch([fed]), states=states.clone())
-        head.forward(batch, [cache], keep=kept.append)
-        assert space.allocated_bytes([cache]) == {CPU: planned.kv_bytes}
+        caches, kv_bytes = [space.new() for space in spaces], 0
+        for head, space, cache in zip(loaded.draft.decoders, spaces, caches, strict=True):
+            fed, kept = SequenceInput(cache, ids, len(ids), logits_rows=[len(ids) - 1]), []
+            batch = replace(forward_batch([fed]), states=states.clone())
+            head.forward(batch, [cache], keep=kept.append)
+            kv_bytes += space.allocated_bytes([cache])[CPU]
+        assert kv_bytes == planned.kv_bytes
 
     with torch.inference_mode():
         assert 0 < peak_bytes(step, CPU) - planned.kv_bytes <= planned.activations.expected
@@ -158,24 +164,53 @@ def test_further_rows_of_a_mixture_read_further_experts(mixture: ModelSource) ->
     plan = PlannedModel(RunRequest(mixture, cpu=True, max_seq_len=64, mtp=True)).plan
     assert plan.draft is not None
     cost = draft_cost(plan.speed, plan.draft.speed)
-    assert cost.rows(4) > cost._replace(experts=0.0).rows(4) > 1
+    all_experts = replace(plan.speed, chosen_share=1.0)
+    dense = draft_cost(all_experts, plan.draft.speed)
+    assert cost.rows(4) > dense.rows(4) > 1
 
 
-def test_further_heads_are_named(tmp_path: Path) -> None:
-    """MiMo V2 has three, of which the first drafts all tokens."""
+#: Cases of several heads, and whether each reads what the one before computed.
+SEVERAL = {"mimo_v2_flash-default": False, "deepseek_v3-default": True, "glm4_moe-default": True}
+
+
+@pytest.mark.few("mimo_v2_flash-default-gguf", "deepseek_v3-default-safetensors")
+@pytest.mark.parametrize("container", ["safetensors", "gguf"])
+@pytest.mark.parametrize("case_id", SEVERAL)
+def test_each_head_reads_a_token_further(case_id: str, container: str, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.id == case_id)
+    gguf = case.gguf if container == "gguf" else None
+    truth = make_headed_model(case.family, case.config, tmp_path, gguf, heads=3)
+    loaded = load_headed(truth)
+    assert len(loaded.draft.decoders) == 3
+    states = truth.states(IDS[:-3])
+    for head, decoder in enumerate(loaded.draft.decoders):
+        assert decoder.spec.input.chained is SEVERAL[case_id]
+        ids = IDS[1 + head : len(IDS) - 2 + head]
+        expected, own = truth.read(ids, states, head)
+        logits, kept = read(decoder, ids, states.float())
+        assert difference(logits, expected) < 1e-4
+        assert difference(kept, own) < 1e-4
+        states = own if SEVERAL[case_id] else states
+    plan = loaded.model.plan
+    assert not any("not used" in line for line in plan.warnings)
+    assert draft_model(plan).startswith("3 draft heads: ")
+    assert plan.draft_gain is not None
+    assert plan.draft_gain.factor >= 1, "where none saves time, there are hardly any"
+
+
+def test_an_incomplete_further_head_is_named(tmp_path: Path) -> None:
+    """The one before it is used."""
     case = next(case for case in CASES if case.id == "mimo_v2_flash-default")
-    make_headed_model(case.family, case.config, tmp_path)
+    make_headed_model(case.family, case.config, tmp_path, heads=2)
     tensors = load_file(tmp_path / "model.safetensors")
-    first = {name: each for name, each in tensors.items() if name.startswith("model.mtp.layers.0.")}
-    for index in (1, 2):
-        others = {name.replace(".0.", f".{index}.", 1): each for name, each in first.items()}
-        tensors |= {name: each.clone() for name, each in others.items()}
+    del tensors["model.mtp.layers.1.eh_proj.weight"]
     save_file(tensors, tmp_path / "model.safetensors")
     source = ModelSource(str(tmp_path), "safetensors")
     plan = PlannedModel(RunRequest(source, cpu=True, max_seq_len=64, mtp=True)).plan
     assert plan.draft is not None
-    unused = f"{2 * len(first)} tensors are not used: model.mtp.layers.1.*, model.mtp.layers.2.*"
-    assert unused in plan.warnings
+    assert plan.draft.model.layers == 1
+    left = sum(name.startswith("model.mtp.layers.1.") for name in tensors)
+    assert f"{left} tensors are not used: model.mtp.layers.1.*" in plan.warnings
 
 
 def test_without_one_of_its_tensors_a_head_is_left_out(tmp_path: Path) -> None:

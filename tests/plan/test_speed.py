@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mrs.plan.cost import Work
+from mrs.plan.speed.draft_gain import draft_cost
 from mrs.plan.speed.roofline import CHOICE_STEPS, GATHERED_STEPS, DeviceSpeed, Rate, SpeedEstimate
 from support.model_files import write_headers
 
@@ -91,6 +92,24 @@ def test_a_core_multiplies_few_tokens_while_it_reads() -> None:
     )
     many = estimate((experts, core), chosen_share=0.1).decode_of(64, 0)
     assert many.expected == pytest.approx(64 / (100 + (64 - 20) * 0.5), rel=1e-2)
+
+
+def test_rows_of_drafts_cost_by_groups() -> None:
+    """The first row of a group costs most, and those of weights with more products cost more."""
+
+    def rows(operations: float) -> list[float]:
+        core = replace(device(10.0, operations=operations), overlaps=False)
+        work = Work(weight_bytes=100, weights=50, tensors=1)
+        return list(draft_cost(estimate((work, core))).row_costs)
+
+    slow, fast = rows(20.0), rows(100.0)
+    assert len(slow) == 16
+    for cost in (slow, fast):
+        assert cost[0] == 1
+        assert cost == sorted(cost)
+        assert cost[4] - cost[3] > 4 * (cost[7] - cost[6])
+    assert all(a > b for a, b in zip(slow[2:], fast[2:], strict=True))
+    assert slow[15] == pytest.approx((10 + 14 * 5) / 10, rel=0.01)
 
 
 def test_attention_takes_its_own_time_beside_the_products_of_weights():

@@ -54,8 +54,9 @@ _GGUF = {
 class _Kind:
     """A kind of head: its `names`, and what the names of its layers begin with instead.
 
-    `layers` has for each of these what it adds to lists of the config, and `config` what the
-    head adds to it. `renamed` are modules that are called otherwise in the head's layer.
+    `{n}` in a name stands for the number of the layer, and `{h}` for that of the head. `layers` has
+    for each of a head's layers what it adds to lists of the config, and `config` what the head adds
+    to it. `renamed` are modules that are called otherwise in the head's layer.
     """
 
     names: dict[str, str] = field(default_factory=lambda: _NEXTN)
@@ -98,12 +99,12 @@ _KINDS = {
     ),
     "mimo_v2_flash": _Kind(
         {
-            "fc": "model.mtp.layers.0.eh_proj.weight",
-            "token_norm": "model.mtp.layers.0.enorm.weight",
-            "state_norm": "model.mtp.layers.0.hnorm.weight",
-            "norm": "model.mtp.layers.0.final_layernorm.weight",
+            "fc": "model.mtp.layers.{h}.eh_proj.weight",
+            "token_norm": "model.mtp.layers.{h}.enorm.weight",
+            "state_norm": "model.mtp.layers.{h}.hnorm.weight",
+            "norm": "model.mtp.layers.{h}.final_layernorm.weight",
         },
-        ("model.mtp.layers.0.",),
+        ("model.mtp.layers.{h}.",),
         ({"layer_types": "sliding_attention", "mlp_layer_types": "dense"},),
         renamed={"post_attention_layernorm": "pre_mlp_layernorm"},
         gguf={**_GGUF, "norm": "blk.{n}.layer_output_norm.weight"},
@@ -126,12 +127,15 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class HeadedModel:
-    """The model in `folder`, or in the GGUF file `path`, and its parts in float64."""
+    """The model in the folder or GGUF file `path`, and its parts in float64.
+
+    `layers` and `parts` are those of each draft head; `head` is the output head of all.
+    """
 
     target: Any
-    layer: Any
+    layers: list[Any]
     head: Tensor
-    parts: dict[str, Any]
+    parts: list[dict[str, Any]]
     kind: _Kind
     path: Path
 
@@ -141,25 +145,28 @@ class HeadedModel:
         return self.target(torch.tensor([ids]), use_cache=False).last_hidden_state[0]
 
     @torch.no_grad()
-    def read(self, ids: list[int], states: Tensor) -> tuple[Tensor, Tensor]:
-        """(logits (T, V), the head's own states (T, hidden)) of tokens after these states."""
+    def read(self, ids: list[int], states: Tensor, head: int = 0) -> tuple[Tensor, Tensor]:
+        """(logits (T, V), a head's own states (T, hidden)) of tokens after these states."""
+        parts, layer = self.parts[head], self.layers[head]
         embedded = self.target.get_input_embeddings()(torch.tensor(ids))
-        halves = [self.parts["token_norm"](embedded), self.parts["state_norm"](states)]
+        halves = [parts["token_norm"](embedded), parts["state_norm"](states)]
         if self.kind.state_first:
             halves.reverse()
-        joined = torch.cat(halves, -1) @ self.parts["fc"].T
-        x = self.layer(inputs_embeds=joined[None], use_cache=False).last_hidden_state[0]
-        normed = self.parts["norm"](x) if "norm" in self.kind.names else x
+        joined = torch.cat(halves, -1) @ parts["fc"].T
+        x = layer(inputs_embeds=joined[None], use_cache=False).last_hidden_state[0]
+        normed = parts["norm"](x) if "norm" in self.kind.names else x
         return normed @ self.head.T, normed if self.kind.feeds_normed else x
 
 
 @torch.no_grad()
 def make_headed_model(
-    family: str, config: dict[str, Any], folder: Path, gguf: str | None = None
+    family: str, config: dict[str, Any], folder: Path, gguf: str | None = None, heads: int = 1
 ) -> HeadedModel:
-    """A random model of `family` with a head, as safetensors, or GGUF of the architecture."""
+    """A random model of `family` with heads, as safetensors, or GGUF of the architecture."""
     torch.manual_seed(5)
     kind = _KINDS.get(family, _DEEPSEEK)
+    if heads > 1:
+        kind = replace(kind, layers=kind.layers * heads, prefixes=kind.prefixes * heads)
     count = config["num_hidden_layers"]
     whole = _config(family, config, kind)
     model = transformers.AutoModelForCausalLM.from_config(whole, attn_implementation="eager")
@@ -168,27 +175,38 @@ def make_headed_model(
         if parameter.ndim == 1:
             parameter += 0.3 * torch.randn_like(parameter)
     inner, norm = model.model, _norm_name(model.model)
-    parts = {name: deepcopy(getattr(inner, norm)) for name in ("token_norm", "state_norm", "norm")}
-    for each in parts.values():
-        each.weight += 0.3 * torch.randn_like(each.weight)
-    vectors = {name: each.weight for name, each in parts.items()}
-    hidden = whole.hidden_size
-    vectors["fc"] = torch.randn(hidden, 2 * hidden) * 0.3
-    _write(model, whole, {slot: vectors[slot] for slot in kind.names}, folder, kind, gguf)
+    parts = [_parts(getattr(inner, norm)) for _ in range(heads)]
+    vectors = [
+        {slot: getattr(each[slot], "weight", each[slot]) for slot in kind.names} for each in parts
+    ]
+    _write(model, whole, vectors, folder, kind, gguf)
     inner = model.double().model
-    target, layer = _cut(inner, range(count)), _cut(inner, range(count, whole.num_hidden_layers))
-    setattr(layer, norm, nn.Identity())
+    width = len(kind.layers) // heads
+    target, *layers = (
+        _cut(inner, range(max(end - width, 0) if end > count else 0, end))
+        for end in range(count, count + len(kind.layers) + 1, width)
+    )
+    for layer in layers:
+        setattr(layer, norm, nn.Identity())
     if not kind.reads_normed:
         setattr(target, norm, nn.Identity())
-    doubled = {name: each.double() for name, each in parts.items()}
     return HeadedModel(
         target,
-        layer,
+        layers,
         model.lm_head.weight,
-        {**doubled, "fc": vectors["fc"].double()},
+        [{name: part.double() for name, part in each.items()} for each in parts],
         kind,
         path=folder / "model.gguf" if gguf else folder,
     )
+
+
+def _parts(norm: Any) -> dict[str, Any]:
+    """What is around the layer of a head."""
+    parts: dict[str, Any] = {name: deepcopy(norm) for name in ("token_norm", "state_norm", "norm")}
+    for each in parts.values():
+        each.weight += 0.3 * torch.randn_like(each.weight)
+    (hidden,) = norm.weight.shape
+    return {**parts, "fc": torch.randn(hidden, 2 * hidden) * 0.3}
 
 
 def _norm_name(inner: Any) -> str:
@@ -227,7 +245,7 @@ def _cut(inner: Any, layers: range) -> Any:
 def _write(
     model: Any,
     config: Any,
-    vectors: dict[str, Tensor],
+    vectors: list[dict[str, Tensor]],
     folder: Path,
     kind: _Kind,
     gguf: str | None,
@@ -237,14 +255,15 @@ def _write(
     tensors = load_file(folder / "model.safetensors")
     written = config.to_dict()
     if gguf is not None:
-        own = {kind.gguf[slot].format(n=count): tensor for slot, tensor in vectors.items()}
-        written["has_draft_head"] = True
+        own = _named(vectors, kind.gguf, count)
+        written["draft_heads"] = len(vectors)
         write_text_model(folder / "model.gguf", gguf, written, {**tensors, **own})
         return
     for index, prefix in enumerate(kind.prefixes):
         old = re.compile(rf"\w+\.layers\.{count + index}\.")
+        prefix = prefix.format(h=index)
         tensors = {_renamed(name, old, prefix, kind): each for name, each in tensors.items()}
-    tensors |= {kind.names[slot].format(n=count): tensor for slot, tensor in vectors.items()}
+    tensors |= _named(vectors, kind.names, count)
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     save_file(tensors, folder / "model.safetensors")
     if "num_hidden_layers" in written:  # of some, it is the number of layer types
@@ -252,7 +271,21 @@ def _write(
     for key in ("layer_types", "mlp_layer_types", "indexer_types", "layers_block_type"):
         if written.get(key):
             written[key] = written[key][:count]
-    (folder / "config.json").write_text(json.dumps({**written, **kind.config}))
+    own_config = dict(kind.config)
+    if "num_nextn_predict_layers" in own_config:
+        own_config["num_nextn_predict_layers"] = len(vectors)
+    (folder / "config.json").write_text(json.dumps({**written, **own_config}))
+
+
+def _named(
+    vectors: list[dict[str, Tensor]], names: dict[str, str], count: int
+) -> dict[str, Tensor]:
+    """What is outside of the heads' layers by its names in files."""
+    return {
+        names[slot].format(n=count + head, h=head): tensor
+        for head, each in enumerate(vectors)
+        for slot, tensor in each.items()
+    }
 
 
 def _renamed(name: str, old: re.Pattern[str], prefix: str, kind: _Kind) -> str:

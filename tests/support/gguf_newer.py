@@ -188,8 +188,8 @@ def _gemma4_sizes(config: dict[str, Any], kinds: list[str]) -> dict[str, Any]:
 
 def write_newer(writer: gguf.GGUFWriter, arch: str, config: dict[str, Any]) -> None:
     """The metadata of these architectures that others lack."""
-    if config.get("has_draft_head") or arch in ("exaone-moe", "hy_v3"):
-        writer.add_nextn_predict_layers(int(config.get("has_draft_head", False)))
+    if config.get("draft_heads") or arch in ("exaone-moe", "hy_v3"):
+        writer.add_nextn_predict_layers(config.get("draft_heads", 0))
     if arch in ("falcon-h1", "granitehybrid", "mamba2", "nemotron_h", "nemotron_h_moe"):
         _write_mamba(writer, config)
     if arch == "granitehybrid":

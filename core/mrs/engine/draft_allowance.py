@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from mrs.engine.draft_pace import Acceptance
-from mrs.plan.speed.draft_gain import FIRST_CHANCE, ROW_COST, DraftCost
+from mrs.plan.speed.draft_gain import FIRST_CHANCE, DraftCost
 
 #: The steps that drafts may lose at first, and for each token of a reply: together less than two in
-#: a hundred of a reply of 100 tokens. With less, one false hit ends the drafts of a good text.
+#: a hundred of a reply of 100 tokens. With less, one false hit ends the drafts of a good text. The
+#: first are lent: many short replies together lose no more of them than one.
 _FIRST_STEPS, _TOKEN_STEPS = 1.5, 0.005
 #: Of the steps that were saved, so many may be lost again: a text changes.
 _MOST_SAVED = 16.0
@@ -32,7 +33,7 @@ class DraftAllowance:
     def most_tokens(self, cost: DraftCost, reply_tokens: int, wanted: int) -> int:
         """The length of the next draft after so many tokens of the reply, at most `wanted`."""
         left = self.left(reply_tokens)
-        if left < ROW_COST:  # not even a token of a draft
+        if left < cost.rows(2) - 1:  # not even a token of a draft
             return 0
         best = cost.best_length(self._acceptance.chance, wanted)
         # Where none is likely to save time, the shortest that may is tried again.
@@ -57,11 +58,12 @@ class SharedAllowance:
         self._spare = 0.0
 
     def begin(self, chance: float) -> DraftAllowance:
-        """The allowance of a new reply."""
+        """The allowance of a new reply, which is less where others have lost more than theirs."""
         lent = min(self._spare, _MOST_LENT)
         self._spare -= lent
         return DraftAllowance(chance, lent)
 
     def end(self, allowance: DraftAllowance, reply_tokens: int) -> None:
         """Keep what a reply of so many tokens has left for others."""
-        self._spare = min(self._spare + max(allowance.left(reply_tokens), 0.0), _MOST_SAVED)
+        spare = self._spare + allowance.left(reply_tokens) - _FIRST_STEPS
+        self._spare = min(spare, _MOST_SAVED)

@@ -1,9 +1,13 @@
-"""Drafts the next tokens of sequences with the model's own draft head.
+"""Drafts the next tokens of sequences with the model's own draft heads.
 
-At position t the head reads token t + 1 and the target's state after token t. The target hands its
-states out as it computes them, and they wait until the head has a draft to make, or until they are
-many. Where the head goes on from its own draft, it reads its own states; once the target has
-computed the same positions, the head reads them again with the target's.
+At position t the first head reads token t + 1 and the target's state after token t. The target
+hands its states out as it computes them, and they wait until the heads have a draft to make, or
+until they are many. A head that is alone goes on from its own draft by reading its own states; once
+the target has computed the same positions, the head reads them again with the target's.
+
+Of several heads each drafts a token: after the same positions, the next one reads the tokens that
+follow those which the one before has read, the last of them drafted. Those positions it reads
+again, too, once their tokens are known.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,8 +26,8 @@ from mrs.engine.draft_length import DraftLength
 from mrs.engine.draft_model import Draft, DraftModel
 from mrs.engine.drafter import LookupDrafter, VerifiedDrafts
 from mrs.engine.sampling.processors import FloatArray
-from mrs.engine.sequence import ScheduledBatch, Sequence
-from mrs.engine.worker import StepAborted
+from mrs.engine.sequence import ScheduledBatch, ScheduledSequence, Sequence
+from mrs.engine.worker import StepAborted, Worker
 from mrs.layers.joined_input.memory import MOST_UNREAD
 
 if TYPE_CHECKING:
@@ -32,11 +36,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class HeadDraft(Draft):
-    """A draft of the head, which has read the target's states of `num_read` positions from `start`.
+    """A draft of heads, which have read the target's states of `num_read` positions from `start`.
 
     `unread` are the states (n, hidden) of those after them, and `own` is the head's own state
-    (1, hidden) after the last token that it has computed. `seen_tokens` is the length of the
-    sequence when a draft was last wanted.
+    (1, hidden) after the last token that it has computed. `further` are the copies of the sequence
+    in further heads. `seen_tokens` is the length of the sequence when a draft was last wanted.
     """
 
     start: int = 0
@@ -44,11 +48,22 @@ class HeadDraft(Draft):
     seen_tokens: int = 0
     unread: Tensor = field(default_factory=lambda: torch.empty(0, 0))
     own: Tensor = field(default_factory=lambda: torch.empty(0, 0))
+    further: list[Sequence] = field(default_factory=list)
+
+    @property
+    def copies(self) -> list[Sequence]:
+        """The sequence in each head."""
+        return [self.copy, *self.further]
 
     @property
     def next_position(self) -> int:
         """The first position without a state."""
         return self.start + self.num_read + len(self.unread)
+
+    @property
+    def num_known(self) -> int:
+        """How many positions from `start` all heads can read with known tokens."""
+        return max(len(self.owner.token_ids) - len(self.copies) - self.start, self.num_read)
 
     def forget_from(self, position: int) -> None:
         """Forget unread states from a position on: those of a draft that was not accepted."""
@@ -56,32 +71,57 @@ class HeadDraft(Draft):
 
     def follow(self, caches: CacheManager) -> None:
         """Take over the tokens of the sequence; the cache keeps what it has read of the target."""
-        copy = self.copy
-        copy.token_ids = self.owner.token_ids[self.start + 1 :]
+        self.proposals = []
+        self.rewind(0, caches)
+
+    def rewind(self, head: int, caches: CacheManager) -> Sequence:
+        """The copy in a head, with the tokens that it reads, of which it has read `num_read`."""
+        copy = self.copies[head]
+        drafted = [proposal.token for proposal in self.proposals[:head]]
+        copy.token_ids = [*self.owner.token_ids, *drafted][self.start + 1 + head :]
         copy.num_prompt_tokens = len(copy.token_ids)
         copy.num_computed_tokens = min(copy.num_computed_tokens, self.num_read)
         caches.drop_rejected(copy)
-        self.proposals = []
+        return copy
+
+
+class Reading(NamedTuple):
+    """The next positions of a draft that heads read, `states` (n, hidden)."""
+
+    draft: HeadDraft
+    states: Tensor
 
 
 class DraftHead(DraftModel):
-    """Runs the draft head for all sequences at once, a token of each draft a forward pass.
+    """Runs the draft heads for all sequences at once, a token of each draft a forward pass.
 
     A sequence whose first positions came from the prefix cache is read from the next one on, and
     so is one after a pause, which costs nothing: drafts are then made with less of the text. Where
     a text repeats itself, prompt lookup drafts.
     """
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self._lookup = LookupDrafter(self.pace.planned._replace(draft=0.0))
+    def __init__(
+        self,
+        worker: Worker,
+        caches: CacheManager,
+        *,
+        further: abc.Sequence[tuple[Worker, CacheManager]] = (),
+        is_chained: bool = False,
+        **settings: Any,
+    ) -> None:
+        """With `further` heads, which read states of the one before if it `is_chained`."""
+        super().__init__(worker, caches, **settings)
+        self._heads = [(worker, caches), *further]
+        self._is_chained = is_chained
+        self._lookup = LookupDrafter(self.pace.planned._replace(draft=0.0, heads=0))
         #: The sequences whose last draft was looked up.
         self._repeating: set[Sequence] = set()
 
     def draft(self, wanted: abc.Mapping[Sequence, int]) -> None:
         self._lookup.draft(wanted)
         self._repeating = {sequence for sequence in wanted if sequence.draft}
-        super().draft({each: most for each, most in wanted.items() if not each.draft})
+        if len(self._repeating) < len(wanted):
+            super().draft({each: most for each, most in wanted.items() if not each.draft})
 
     def learn(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         if sequence in self._repeating:
@@ -96,11 +136,17 @@ class DraftHead(DraftModel):
             self._lookup.measure(batch, drafted, seconds, steps)
 
     def free(self, sequence: Sequence) -> None:
-        super().free(sequence)
         self._lookup.free(sequence)
+        if sequence in self._drafts:
+            self._invalidate(self._of(sequence))
+            del self._drafts[sequence]
+
+    def _invalidate(self, draft: HeadDraft) -> None:
+        for copy, (_, caches) in zip(draft.copies, self._heads, strict=True):
+            caches.invalidate(copy)
 
     def can_burst(self, batch: ScheduledBatch) -> bool:
-        if not self._worker.has_read_steps:
+        if len(self._heads) > 1 or not self._worker.has_read_steps:
             return False
         return all(self._is_ready_to_burst(sequence) for sequence, _ in batch)
 
@@ -108,6 +154,8 @@ class DraftHead(DraftModel):
         """Whether the head has made the draft of a sequence, and nothing but a draft may follow."""
         draft = self._drafts.get(sequence)
         if draft is None or not sequence.draft or sequence in self._repeating:
+            return False
+        if draft.length.is_trial:
             return False
         is_read = isinstance(draft, HeadDraft) and not len(draft.unread)
         return is_read and not sequence.sampler.has_constraint and not sequence.prompt_scores
@@ -128,8 +176,9 @@ class DraftHead(DraftModel):
 
     def may_draft(self, sequence: Sequence) -> bool:
         draft = self._drafts.get(sequence)
-        is_paused = draft is not None and draft.length.paused_steps > 0
-        return not is_paused or self._lookup.may_draft(sequence)
+        if draft is None or not draft.length.paused_steps:
+            return True
+        return self._lookup.may_draft(sequence)
 
     def taker(self, batch: ScheduledBatch) -> Callable[[Tensor], None] | None:
         if not any(self._reads(sequence) for sequence, _ in batch):
@@ -150,8 +199,12 @@ class DraftHead(DraftModel):
         draft = self._drafts.get(sequence)
         if draft is not None:
             return not draft.length.paused_steps
-        may_begin = len(self._drafts) < self.caches.planned_sequences
-        return may_begin and sequence.makes_reply and not sequence.images
+        return self.pace.is_known and not self.pace.paused_steps and self._may_begin(sequence)
+
+    def _may_begin(self, sequence: Sequence) -> bool:
+        """Whether there is memory for the drafts of a further sequence, and it has any."""
+        has_room = len(self._drafts) < self.caches.planned_sequences
+        return has_room and sequence.makes_reply and not sequence.images
 
     def _take(self, sequence: Sequence, states: Tensor) -> None:
         """Keep the states (T, hidden) of the next tokens of a sequence."""
@@ -165,20 +218,24 @@ class DraftHead(DraftModel):
     def _of(self, sequence: Sequence) -> HeadDraft:
         draft = self._drafts.get(sequence)
         if draft is None:
-            copy = Sequence([], 0, 0, sequence.sampler)
-            draft = HeadDraft(sequence, copy, DraftLength(self.pace))
-            draft.start = sequence.num_computed_tokens
-            self._drafts[sequence] = draft
+            length = DraftLength(self.pace)
+            return self._new(sequence, length, sequence.num_computed_tokens)
         assert isinstance(draft, HeadDraft)
+        return draft
+
+    def _new(self, sequence: Sequence, length: DraftLength, start: int) -> HeadDraft:
+        """The draft of a sequence whose states are read from `start` on."""
+        copy, *further = (Sequence([], 0, 0, sequence.sampler) for _ in self._heads)
+        draft = HeadDraft(sequence, copy, length, start=start, further=further)
+        draft.seen_tokens = sequence.num_prompt_tokens  # a pause passes by the tokens of replies
+        self._drafts[sequence] = draft
         return draft
 
     def _restarted(self, draft: HeadDraft, start: int) -> HeadDraft:
         """The same sequence, whose states are read from `start` on."""
-        self.caches.invalidate(draft.copy)
-        copy = Sequence([], 0, 0, draft.owner.sampler)
-        new = HeadDraft(draft.owner, copy, draft.length, start=start)
+        self._invalidate(draft)
+        new = self._new(draft.owner, draft.length, start)
         new.seen_tokens = draft.seen_tokens
-        self._drafts[draft.owner] = new
         return new
 
     def _read_long(self) -> None:
@@ -192,35 +249,118 @@ class DraftHead(DraftModel):
                     self.free(sequence)
 
     def _read(self, draft: HeadDraft) -> None:
-        """Read the unread states whose next token is known."""
+        """Read the unread states whose next tokens are known."""
         draft.wanted = 0
         draft.follow(self.caches)
-        left = min(len(draft.copy.token_ids) - draft.num_read, len(draft.unread))
         if not self._has_room(draft):
             self.free(draft.owner)
             return
-        while left:
-            count = min(left, self._chunk_tokens)
-            self._forward([(draft, count)])
-            left -= count
+        self._read_until(draft, draft.num_known)
+
+    def _read_until(self, draft: HeadDraft, end: int) -> None:
+        """Read the states of all positions before `end`, a chunk at a time."""
+        while len(draft.unread) and draft.num_read < end:
+            states = draft.unread[: min(end - draft.num_read, self._chunk_tokens)]
+            reading = Reading(draft, states)
+            for head in range(len(self._heads)):
+                _, own = self._read_in(head, [reading])
+                reading = reading._replace(states=own[0]) if self._is_chained else reading
+            self._count_read(draft)
+
+    def _read_in(
+        self, head: int, readings: abc.Sequence[Reading]
+    ) -> tuple[FloatArray, abc.Sequence[Tensor]]:
+        """Compute positions in a head.
+
+        The logits (W, V) of the drafts that have no further ones, and the head's own states of all.
+        """
+        worker, caches = self._heads[head]
+        scheduled = []
+        for draft, states in readings:
+            copy = draft.rewind(head, caches)
+            caches.mark(copy)
+            scheduled.append(ScheduledSequence(copy, len(states)))
+        kept: list[Tensor] = []
+        drafts = [(draft, len(states)) for draft, states in readings]
+        logits = worker.forward(
+            scheduled,
+            lambda: self._check(drafts),
+            states=torch.cat([states for _, states in readings]),
+            keep=kept.append,
+        )
+        for copy, count in scheduled:
+            copy.num_computed_tokens += count
+        return logits.numpy(), torch.split(kept[0], [count for _, count in scheduled])
+
+    def _count_read(self, draft: HeadDraft) -> None:
+        """Count what all heads have read of a draft with known tokens."""
+        read = min(draft.copy.num_computed_tokens, draft.num_known) - draft.num_read
+        draft.unread = draft.unread[read:].clone()  # the rest would stay in memory
+        draft.num_read += read
 
     def _begin(self, sequence: Sequence, most_tokens: int) -> Draft | None:
         """The draft of a sequence whose states are all there, ready to be extended."""
-        draft = self._drafts.get(sequence)
-        if not isinstance(draft, HeadDraft):
+        if sequence not in self._drafts and not self._may_begin(sequence):
             return None
-        draft.forget_from(sequence.num_computed_tokens)
+        draft = self._of(sequence)
         fitting = min(most_tokens, self._context_tokens - len(sequence.token_ids) - 1)
+        if len(self._heads) > 1:
+            fitting = min(fitting, len(self._heads))
         passed = len(sequence.token_ids) - draft.seen_tokens
         draft.seen_tokens += passed
         draft.wanted = 0
         if fitting > 0:
             draft.wanted = draft.length.next(fitting, passed, self._num_decoding)
+        if not draft.wanted:
+            return None
+        draft.forget_from(sequence.num_computed_tokens)
         is_ready = len(draft.unread) and draft.next_position == sequence.num_computed_tokens
-        if not draft.wanted or not is_ready:
+        if not is_ready:
             return None
         draft.follow(self.caches)
         return draft if self._has_room(draft) else None
+
+    def _has_room(self, draft: Draft) -> bool:
+        if not super()._has_room(draft):
+            return False
+        for copy, (_, caches) in zip(self._of(draft.owner).further, self._heads[1:], strict=True):
+            if copy.cache is None:
+                caches.allocate(copy)
+        return True
+
+    def _extend(self, drafts: abc.Iterable[Draft]) -> None:
+        """Read the unread states, which are few, and draft the wanted tokens."""
+        left, readings = self._chunk_tokens, [list[Reading]()]
+        for draft in drafts:
+            assert isinstance(draft, HeadDraft)
+            if len(draft.unread) > self._chunk_tokens:
+                self._read_until(draft, draft.num_known - 1)
+            if len(draft.unread) > left:
+                left = self._chunk_tokens
+                readings.append([])
+            readings[-1].append(Reading(draft, draft.unread))
+            left -= len(draft.unread)
+        for each in readings:
+            self._draft_after_reading(each)
+
+    def _draft_after_reading(self, readings: list[Reading]) -> None:
+        """Draft with each head; all read the same positions."""
+        if not readings:
+            return
+        drafts = [draft for draft, _ in readings]
+        for head in range(len(self._heads)):
+            logits, own = self._read_in(head, readings)
+            for draft, row in zip(drafts, logits, strict=True):
+                self.choose(draft, row)
+            if self._is_chained:
+                readings = [Reading(draft, each) for draft, each in zip(drafts, own, strict=True)]
+        for draft, each in zip(drafts, own, strict=True):
+            draft.own = each[-1:].clone()
+            self._count_read(draft)
+            del draft.copy.token_ids[draft.copy.num_prompt_tokens + draft.wanted :]
+            del draft.proposals[draft.wanted :]
+        if len(self._heads) == 1:
+            self._go_on([*drafts])
 
     def _compute(
         self,
@@ -228,19 +368,12 @@ class DraftHead(DraftModel):
         scheduled: ScheduledBatch,
         check: Callable[[], None],
     ) -> Tensor:
-        heads = [(draft, count) for draft, count in batch if isinstance(draft, HeadDraft)]
-        states = [
-            draft.unread[:count] if len(draft.unread) else draft.own for draft, count in heads
-        ]
-        kept: list[Tensor] = []
-        logits = self._worker.forward(scheduled, check, states=torch.cat(states), keep=kept.append)
-        end = 0
-        for draft, count in heads:
-            end += count
-            if len(draft.unread):
-                draft.unread = draft.unread[count:].clone()  # the rest would stay in memory
-                draft.num_read += count
-            draft.own = kept[0][end - 1 : end].clone()
+        """The logits (B, V) after the heads' own drafts, read with their own states."""
+        heads = [draft for draft, _ in batch if isinstance(draft, HeadDraft)]
+        states, kept = torch.cat([draft.own for draft in heads]), list[Tensor]()
+        logits = self._worker.forward(scheduled, check, states=states, keep=kept.append)
+        for draft, own in zip(heads, torch.split(kept[0], 1), strict=True):
+            draft.own = own.clone()
         return logits
 
     def _steps(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mrs.engine.draft_pace import Acceptance, DraftPace
+from mrs.graph.step_rows import MAX_DRAFT_ROWS
 
 #: Steps of the first reply of all without a draft: until it is known what they take.
 _UNKNOWN_PAUSE = 32
@@ -11,7 +12,7 @@ _UNKNOWN_PAUSE = 32
 class DraftLength:
     """The best length of the next draft of one sequence, by the `pace` of all.
 
-    What it learns after a pause costs little: the first draft has a single token.
+    What it learns after a pause costs little: the first draft is the shortest that may save time.
     """
 
     def __init__(self, pace: DraftPace) -> None:
@@ -32,17 +33,27 @@ class DraftLength:
             pace.paused_steps = min(pace.paused_steps, self._paused_steps)
             self._is_trial = not self._paused_steps
             return 0
+        cost = pace.cost(sequences)
+        chance = 1.0 if self._is_trial else self._acceptance.chance
+        longest = max(MAX_DRAFT_ROWS // sequences - 1, 0)
+        # At the end of a reply there may only be room for one that is too short.
+        if longest and not cost.best_length(chance, longest):
+            self._is_trial, self._paused_steps = False, pace.begin_pause(cost)
+            return 0
         if self._is_trial:
-            return min(most_tokens, 1)
-        best = pace.cost(sequences).best_length(self._acceptance.chance, most_tokens)
-        if not best and most_tokens:
-            self._paused_steps = pace.begin_pause()
-        return best
+            least = cost.least_length(longest)
+            return least if least <= most_tokens else 0
+        return cost.best_length(chance, most_tokens)
 
     @property
     def paused_steps(self) -> int:
         """How many steps have no draft before the next one."""
         return self._paused_steps
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether the next draft, or the last one until it is verified, is the first of a pause."""
+        return self._is_trial
 
     def learn(self, drafted: int, accepted: int) -> None:
         """Learn how many tokens of a draft were accepted."""

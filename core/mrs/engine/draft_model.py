@@ -9,7 +9,6 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from mrs.engine.draft_length import DraftLength
@@ -94,7 +93,6 @@ class DraftModel(Drafter):
         self._drafts: dict[Sequence, Draft] = {}
         self._rng = Random()
 
-    @torch.inference_mode()
     def draft(self, wanted: Mapping[Sequence, int]) -> None:
         """As `Drafter.draft`. A sequence whose prompt is long has a draft some steps later."""
         self._num_decoding = len(wanted)
@@ -105,6 +103,8 @@ class DraftModel(Drafter):
             for sequence, most_tokens in wanted.items()
             if (draft := self._begin(sequence, most_tokens)) is not None
         ]
+        if not drafts:
+            return
         try:
             self._extend(drafts)
         except BaseException as error:
@@ -172,7 +172,11 @@ class DraftModel(Drafter):
             if missing:
                 batch.append((draft, missing))
             left -= missing
-        going_on = self._draft_after(batch) if batch else []
+        if batch:
+            self._go_on(self._draft_after(batch))
+
+    def _go_on(self, going_on: list[Draft]) -> None:
+        """Draft the further tokens of drafts that have some."""
         for draft in going_on:
             self.caches.mark(draft.copy)
         while going_on := [draft for draft in going_on if not draft.is_complete]:

@@ -14,8 +14,9 @@ _TIMES, _LEAST_TIMES = 9, 3
 _MOST_DRAFTED = 64
 #: How much of what was counted before each draft still counts, in a reply and beyond it.
 _OWN_MEMORY, _USUAL_MEMORY = 0.9, 0.98
-#: Steps without a draft before another one is tried; each failure doubles them.
-_FIRST_PAUSE, _LONGEST_PAUSE = 16, 1024
+#: Steps without a draft before another one is tried; each failure doubles them. What is lost with
+#: one that is tried is at most such a share of them.
+_FIRST_PAUSE, _LONGEST_PAUSE, _LOST_SHARE = 16, 1024, 0.01
 
 
 class Acceptance:
@@ -97,7 +98,9 @@ class DraftPace:
         """Add the time of some steps in which all sequences decode, with drafts of all together."""
         if not drafted_tokens:
             self._drafted_steps = 0
-            self._plain.setdefault(sequences, _Times()).add(seconds / steps, steps)
+            if sequences not in self._plain:
+                self._plain[sequences] = _Times()
+            self._plain[sequences].add(seconds / steps, steps)
             return
         self._drafted_steps += steps
         plain = self._plain.get(sequences)
@@ -123,9 +126,9 @@ class DraftPace:
         cost = self.planned.of(sequences)
         return cost._replace(factors=factors) if factors else cost
 
-    def begin_pause(self) -> int:
+    def begin_pause(self, cost: DraftCost) -> int:
         """After a draft that saved no time, how many steps have none."""
-        self.paused_steps = self._pause
+        self.paused_steps = round(min(max(self._pause, cost.trial / _LOST_SHARE), _LONGEST_PAUSE))
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         return self.paused_steps
 

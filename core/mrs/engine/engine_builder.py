@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -32,9 +33,9 @@ from mrs.plan.speed.draft_gain import NO_COST, DraftCost
 
 @dataclass(frozen=True)
 class DraftConfig:
-    """A draft model or head, the size of its KV cache, and what its tokens cost."""
+    """A draft model or heads, the size of the KV cache of all, and what their tokens cost."""
 
-    decoder: Decoder
+    decoders: Sequence[Decoder]
     context_tokens: int
     cache_size: CacheSize
     cost: DraftCost
@@ -127,17 +128,21 @@ def _drafter(config: EngineConfig, target: Decoder) -> Drafter | None:
         return None
     if draft is None:
         return LookupDrafter(config.lookup_cost)
-    space = draft.decoder.new_space(draft.cache_size)
+    joined = draft.decoders[0].spec.input
+    first, *further = ((Worker(each), _caches(each, draft.cache_size)) for each in draft.decoders)
+    settings: dict[str, Any] = {
+        "chunk_tokens": draft.cache_size.chunk_tokens,
+        "context_tokens": draft.context_tokens,
+        "vocab_size": target.spec.vocab_size,
+        "cost": draft.cost,
+    }
+    if not isinstance(joined, JoinedInput):
+        return DraftModel(*first, **settings)
+    target.keeps_normed = joined.reads_normed
+    return DraftHead(*first, further=further, is_chained=joined.chained, **settings)
+
+
+def _caches(decoder: Decoder, size: CacheSize) -> CacheManager:
+    space = decoder.new_space(size)
     prefixes = PrefixCacheManager(0, new_cache=space.new, budget_bytes={})
-    joined = draft.decoder.spec.input
-    kind = DraftHead if isinstance(joined, JoinedInput) else DraftModel
-    if isinstance(joined, JoinedInput):
-        target.keeps_normed = joined.reads_normed
-    return kind(
-        Worker(draft.decoder),
-        CacheManager(draft.decoder, prefixes, space, draft.cache_size),
-        chunk_tokens=draft.cache_size.chunk_tokens,
-        context_tokens=draft.context_tokens,
-        vocab_size=target.spec.vocab_size,
-        cost=draft.cost,
-    )
+    return CacheManager(decoder, prefixes, space, size)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from itertools import cycle, islice
 
 from mrs.graph.step_rows import MAX_DRAFT_ROWS
-from mrs.plan.speed.draft_gain import ROWS_TOGETHER
+from mrs.plan.speed.roofline import ROWS_TOGETHER
 
 #: How many of the last tokens have to occur earlier, at first, and after drafts were rejected.
 _LEAST_MATCH, _LONGEST_MATCH = 3, 8
@@ -14,6 +15,8 @@ _LEAST_MATCH, _LONGEST_MATCH = 3, 8
 _FIRST_DRAFT = ROWS_TOGETHER - 1
 #: Earlier occurrences that are compared, the latest first.
 _MOST_OCCURRENCES = 32
+#: Token ids are searched as integers of so many bytes, which takes less time than an index of them.
+_ID_BYTES = array("i").itemsize
 
 
 class PromptLookup:
@@ -26,8 +29,7 @@ class PromptLookup:
     """
 
     def __init__(self) -> None:
-        self._num_tokens = 0
-        self._ends: dict[tuple[int, ...], list[int]] = {}
+        self._ids = bytearray()
         self._draft_tokens = _FIRST_DRAFT
         self._least_match = _LEAST_MATCH
 
@@ -36,7 +38,7 @@ class PromptLookup:
 
         None if the last tokens do not occur earlier.
         """
-        self._learn_ends(token_ids)
+        self._ids += array("i", token_ids[len(self._ids) // _ID_BYTES :])
         start = self._find(token_ids)
         if start is None:
             return []
@@ -51,17 +53,19 @@ class PromptLookup:
             self._draft_tokens = _FIRST_DRAFT + accepted // ROWS_TOGETHER * ROWS_TOGETHER
         self._least_match = _LEAST_MATCH if accepted else min(2 * self._least_match, _LONGEST_MATCH)
 
-    def _learn_ends(self, token_ids: Sequence[int]) -> None:
-        """Remember where each few tokens end, but the last, which are no earlier occurrence."""
-        for end in range(max(self._num_tokens, _LEAST_MATCH), len(token_ids)):
-            self._ends.setdefault(tuple(token_ids[end - _LEAST_MATCH : end]), []).append(end)
-        self._num_tokens = len(token_ids)
-
     def _find(self, token_ids: Sequence[int]) -> int | None:
         """The position after the longest, latest occurrence of the last tokens, if long enough."""
         best, longest = None, self._least_match - 1
-        ends = self._ends.get(tuple(token_ids[-_LEAST_MATCH:]), ())
-        for end in reversed(ends[-_MOST_OCCURRENCES:]):
+        last = self._ids[-_LEAST_MATCH * _ID_BYTES :]
+        before = len(self._ids) - 1
+        for _ in range(_MOST_OCCURRENCES * _ID_BYTES):
+            at = self._ids.rfind(last, 0, before)
+            if at < 0 or len(token_ids) <= _LEAST_MATCH:
+                break
+            before = at + len(last) - 1
+            if at % _ID_BYTES:  # parts of other tokens
+                continue
+            end = at // _ID_BYTES + _LEAST_MATCH
             matched = _common_end(token_ids, end)
             if matched > longest:
                 best, longest = end, matched

@@ -160,14 +160,14 @@ class Scheduler:
             and self._caches.can_rewind(each, 1)
         }
         self.drafter.draft(wanted)
-        for sequence in wanted:
+        drafted = [each for each in wanted if each.draft]
+        for sequence in drafted:
             sequence.forget_forbidden_draft()
             if not self._caches.can_rewind(sequence, len(sequence.draft)):
                 sequence.drop_draft()
-        is_drafted = any(each.draft for each in decoding)
-        if is_drafted and not self._caches.can_allocate(self.running):
-            for each in decoding:
-                each.drop_draft()
+        if drafted and not self._caches.can_allocate(self.running):
+            for sequence in drafted:
+                sequence.drop_draft()
 
     def _add_prompts(self, room: StepRoom, prompts: ScheduledBatch) -> None:
         """Go on with the prompts that run, and start those that wait, as far as there is room."""

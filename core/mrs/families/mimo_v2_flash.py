@@ -133,11 +133,11 @@ FAMILY = Family(
     gguf_keys={**GROUPED_MOE_GGUF_KEYS, **VALUE_HEADS_GGUF_KEYS},
     # Older files lack the factor of values, which the published model has.
     gguf_defaults={"norm_topk_prob": True, "attention_value_scale": 0.707},
-    # The first of three heads, as vLLM reads it; the state before the final norm, as others do.
+    # Three heads, which all read the target's state before its final norm, as SGLang has them.
     head=HeadFiles(
         {
             **NEXTN.safetensors,
-            "layer": "model.mtp.layers.0.",
+            "layer": "model.mtp.layers.{head}.",
             "ffn.norm": "pre_mlp_layernorm",
             "norm": "{layer}final_layernorm",
         },
@@ -145,6 +145,7 @@ FAMILY = Family(
         layer=_head_layer,
         reads_normed=False,
         feeds_normed=False,
+        chained=False,
     ),
     ignored=("model.mtp.",),
 )

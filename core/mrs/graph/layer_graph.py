@@ -86,7 +86,7 @@ _MODEL: Known = {
     "ModelSpec": "family vocab_size hidden_size layers norm tied_head context_tokens "
     "embedding_scale embedding_norm logit_scale logit_softcap head_bias vision extra_tokens "
     "file_layers ranking",
-    "JoinedInput": "norm feeds_normed",
+    "JoinedInput": "norm feeds_normed chained",
 }
 #: A draft head has another input.
 _HEAD_MODEL: Known = with_fields(_MODEL, ModelSpec="input")

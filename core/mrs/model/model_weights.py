@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import torch
 from torch import Tensor
@@ -42,15 +42,29 @@ class ModelWeights:
         """The parameters whose names continue with `prefix`."""
         return ModelWeights(self._matrices, self._vectors, self._prefix + prefix, self.sum_of_ranks)
 
+    def of_head(self, index: int) -> ModelWeights:
+        """The parameters of one of several draft heads, named as those of the first."""
+        usual = {f"layers.{index}.": "layers.0.", f"heads.{index}.": ""}
+        named = {
+            name: first + name.removeprefix(prefix)
+            for name in (*self._matrices, *self._vectors)
+            for prefix, first in usual.items()
+            if name.startswith(prefix)
+        }
+        matrices = {new: self._matrices[old] for old, new in named.items() if old in self._matrices}
+        vectors = {new: self._vectors[old] for old, new in named.items() if old in self._vectors}
+        return ModelWeights({**self._matrices, **matrices}, {**self._vectors, **vectors})
+
     def with_matrices(self, matrices: Mapping[str, Matrix]) -> ModelWeights:
         """The same parameters with other matrices for some names."""
         matrices = {**self._matrices, **matrices}
         return ModelWeights(matrices, self._vectors, self._prefix, self.sum_of_ranks)
 
-    def with_shared(self, others: ModelWeights) -> ModelWeights:
-        """The same parameters, and those of another model that these lack."""
-        matrices = {**others._matrices, **self._matrices}
-        return ModelWeights(matrices, {**others._vectors, **self._vectors})
+    def with_shared(self, others: ModelWeights, names: Collection[str]) -> ModelWeights:
+        """The same parameters, and those of another model with these names."""
+        matrices = {name: others._matrices[name] for name in names if name in others._matrices}
+        vectors = {name: others._vectors[name] for name in names if name in others._vectors}
+        return ModelWeights({**matrices, **self._matrices}, {**vectors, **self._vectors})
 
     def shared_by(self, sum_of_ranks: SumOfRanks) -> ModelWeights:
         """The same parameters as those of one of several processes."""

@@ -10,6 +10,7 @@ from operator import add
 from typing import NamedTuple
 
 from mrs.architecture.model_spec import ModelSpec
+from mrs.layers.joined_input.spec import JoinedInput
 from mrs.quantization.storage import Storage
 from mrs.topology import is_expert
 from mrs.weights.binding import Parameter
@@ -134,9 +135,12 @@ def decoded_share(parameter: Parameter, spec: ModelSpec) -> float:
     """The fraction of a parameter that one decoded token uses, on average.
 
     0 for an embedding, which is only looked up, unless it is also the head. 0 for the vision tower,
-    which runs before decoding.
+    which runs before decoding. Each token of a draft is of one of several heads, which are alike:
+    the first is counted, and 0 for the others.
     """
-    if parameter.name.startswith("vision."):
+    if parameter.name.startswith(("vision.", "heads.")):
+        return 0.0
+    if parameter.layer and isinstance(spec.input, JoinedInput):
         return 0.0
     if parameter.layer is None:
         is_head = parameter.name == spec.head_weight and spec.pooler is None

@@ -15,7 +15,6 @@ from mrs.devices.device import Device
 from mrs.devices.disk import disk_bandwidth
 from mrs.errors import DoesNotFit, Unsupported, UsageError
 from mrs.formats import FORMATS, Format, KVFormat
-from mrs.graph.step_rows import MAX_DRAFT_ROWS
 from mrs.kernels.workspace.products import rounds_activations
 from mrs.layers.cross_attention.spec import CrossAttention
 from mrs.layers.first_input.spec import FirstInput
@@ -140,8 +139,9 @@ class Plan:
             return DraftGain(record.gain, record.accepted_share, is_measured=True)
         if self.draft is None:
             return None
-        cost = draft_cost(self.speed, self.draft.speed)
-        length = max(cost.best_length(FIRST_CHANCE, MAX_DRAFT_ROWS - 1), 1)
+        cost = draft_cost(self.speed, self.draft.speed, self.draft.model.heads)
+        # Where none saves time, there are hardly any.
+        length = cost.best_length(FIRST_CHANCE, cost.most_tokens)
         return DraftGain(cost.gain(FIRST_CHANCE, length), FIRST_CHANCE, is_measured=False)
 
     @property

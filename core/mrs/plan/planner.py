@@ -10,7 +10,6 @@ from functools import lru_cache
 from mrs.architecture.description import Description
 from mrs.devices.bandwidth import with_bandwidth
 from mrs.devices.device import Device
-from mrs.graph.step_rows import MAX_DRAFT_ROWS
 from mrs.plan.memory.breakdown import Correction
 from mrs.plan.memory.device_sizes import ModelSizes
 from mrs.plan.memory.stored_weights import ModelWeightsInfo
@@ -120,8 +119,8 @@ def _reason_without_head(plan: Plan, head: Plan, *, is_wanted: bool) -> str | No
     """Why the model of `plan` is better off without its draft head; None if it is not."""
     if not plan.fits:
         return "it does not fit"
-    cost = draft_cost(plan.speed, head.speed)
-    if not is_wanted and not cost.best_length(FIRST_CHANCE, MAX_DRAFT_ROWS - 1):
+    cost = draft_cost(plan.speed, head.speed, head.model.heads)
+    if not is_wanted and not cost.best_length(FIRST_CHANCE, cost.most_tokens):
         return "its drafts would save no time"
     return None
 

@@ -31,10 +31,10 @@ def load_draft(
         return None
     draft.settle(draft.request, plan.draft)
     return DraftConfig(
-        draft.load_decoder(report, shared=None if model.draft else weights)[0],
+        draft.load_drafters(report, shared=None if model.draft else weights),
         plan.draft.model.context_tokens,
         plan.draft.workload.cache,
-        draft_cost(plan.speed, plan.draft.speed),
+        draft_cost(plan.speed, plan.draft.speed, plan.draft.model.heads),
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from mrs.architecture.describe import describe
 from mrs.architecture.description import Description
+from mrs.architecture.draft_head import each_head
 from mrs.devices.device import Device, without_reserved
 from mrs.devices.probe import probe_devices
 from mrs.events import DISK, LoadProgress, OnProgress
@@ -29,6 +30,7 @@ from mrs.source.reader import expanded
 from mrs.units import human_bytes
 
 if TYPE_CHECKING:
+    from mrs.architecture.model_spec import ModelSpec
     from mrs.distributed.shard import RankPlan
     from mrs.load.layer_files import LayerFiles
     from mrs.model.decoder import Decoder
@@ -150,12 +152,33 @@ class PlannedModel:
         self,
         report: OnProgress,
         wrap: Callable[[ModelWeights], ModelWeights] = lambda each: each,
-        shared: ModelWeights | None = None,
     ) -> tuple[Decoder, ModelWeights]:
-        """The decoder on its devices, and its weights as `wrap` returns them. Raises MrsError.
+        """The decoder on its devices, and its weights as `wrap` returns them. Raises MrsError."""
+        layer_files = self._layer_files(report)
+        weights = wrap(self._load_weights(report, layer_files))
+        decoder = self._decoder(self.planner.description.spec, weights, layer_files)
+        if layer_files is not None:
+            layer_files.require_asking()
+        return decoder, weights
 
-        A draft head has the weights that are not its own from those of its target, `shared`.
+    def load_drafters(
+        self, report: OnProgress, shared: ModelWeights | None = None
+    ) -> Sequence[Decoder]:
+        """The decoder of a draft model, or one for each draft head. Raises MrsError.
+
+        Heads have the weights that are not their own from those of their target, `shared`.
         """
+        if shared is None:
+            return [self.load_decoder(report)[0]]
+        spec, parameters = self.planner.description.spec, self.planner.description.parameters
+        names = [each.name for each in parameters if each.is_shared]
+        weights = self._load_weights(report).with_shared(shared, names)
+        heads = [weights.of_head(index) for index in range(len(spec.layers))]
+        return [self._decoder(each_head(spec), each) for each in heads]
+
+    def _load_weights(
+        self, report: OnProgress, layer_files: LayerFiles | None = None
+    ) -> ModelWeights:
         # Number the GPUs as NVIDIA's management library does, which the plan uses.
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         import torch
@@ -163,16 +186,12 @@ class PlannedModel:
         from mrs.engine.column_importance import column_importance
         from mrs.load.load import load_to_run
         from mrs.load.progress import weights_progress
-        from mrs.load.tensor_reader import TORCH_DTYPES
-        from mrs.model.decoder import Decoder
-        from mrs.quantization.kv_type import kv_type
 
         plan, planner = self.plan, self.planner
-        layer_files = self._layer_files(report)
         torch_devices = [torch.device(device.torch_device) for device in plan.devices]
         own = [each for each in planner.description.parameters if not each.is_shared]
         devices = plan.parameter_devices
-        loaded = load_to_run(
+        return load_to_run(
             planner.checkpoint,
             own,
             plan.storage,
@@ -181,19 +200,28 @@ class PlannedModel:
             column_importance(self, report),
             layer_files,
         )
-        weights = wrap(loaded if shared is None else loaded.with_shared(shared))
-        decoder = Decoder(
-            planner.description.spec,
+
+    def _decoder(
+        self, spec: ModelSpec, weights: ModelWeights, layer_files: LayerFiles | None = None
+    ) -> Decoder:
+        """The decoder of the first layers of the plan, as many as `spec` has."""
+        import torch
+
+        from mrs.load.tensor_reader import TORCH_DTYPES
+        from mrs.model.decoder import Decoder
+        from mrs.quantization.kv_type import kv_type
+
+        plan = self.plan
+        devices = [plan.devices[index] for index in plan.layer_devices[: len(spec.layers)]]
+        return Decoder(
+            spec,
             weights,
-            [torch_devices[index] for index in plan.layer_devices],
+            [torch.device(device.torch_device) for device in devices],
             TORCH_DTYPES[plan.dense.name],
             kv_type(plan.cache_format.name),
-            adapters=planner.description.adapters,
+            adapters=self.planner.description.adapters,
             on_disk=None if layer_files is None else layer_files.layers,
         )
-        if layer_files is not None:
-            layer_files.require_asking()
-        return decoder, weights
 
     def _layer_files(self, report: OnProgress) -> LayerFiles | None:
         """The files of the layers that stay on disk, if there are any."""

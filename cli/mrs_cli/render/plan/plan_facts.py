@@ -175,10 +175,12 @@ def draft_model(plan: Plan) -> str:
         head = f"draft head: not used, {plan.without_head}" if plan.without_head else ""
         return "; ".join(filter(None, (head, f"prompt lookup: {gain}" if gain else "")))
     added = plan.breakdowns[0].draft_total
-    name = f"draft model {model_name(draft.model.model_id)}"
+    heads = draft.model.heads
+    name = "draft head" if heads == 1 else f"{heads} draft heads"
+    if not heads:
+        name = f"draft model {model_name(draft.model.model_id)}"
     return (
-        f"{'draft head' if draft.model.is_head else name}: {draft.weights_format}, "
-        f"{bytes_range(*added)} on {plan.devices[0].label}; {gain}"
+        f"{name}: {draft.weights_format}, {bytes_range(*added)} on {plan.devices[0].label}; {gain}"
     )
 
 
@@ -187,6 +189,8 @@ def _gain(plan: Plan) -> str:
     gain = plan.draft_gain
     if gain is None:
         return ""
+    if not gain.is_measured and gain.factor <= 1:
+        return f"drafts save no time unless more than {gain.accepted_share:.0%} are accepted"
     rate = rounded_rate(gain.factor * plan.speed.decode.expected)
     fast = f"replies {gain.factor:.1f} times as fast, {rate} tokens/s,"
     share = f"{gain.accepted_share:.0%} of its tokens"

@@ -17,14 +17,20 @@ class JoinedInput:
     target has not been yet, the head reads its own state in place of it: after the head's final
     norm if it `feeds_normed`, or before. With `state_first` the two halves are the other way round.
 
-    Sources: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024 (2.2); the order of the two halves is
-    that of the published weights, as vLLM and SGLang multiply them.
+    Of several `heads`, the one k reads token t + 1 + k, and the target's state after token t; if
+    they are `chained`, it reads in place of that what the head k - 1 computed there.
+
+    Sources: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024 (2.2), whose heads are chained; the
+    order of the two halves is that of the published weights, as vLLM and SGLang multiply them. That
+    others are not chained: SGLang, `multi_layer_eagle_worker_v2`.
     """
 
     norm: Norm
     reads_normed: bool = True
     feeds_normed: bool = True
     state_first: bool = False
+    heads: int = 1
+    chained: bool = False
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         """The weights in a head of `hidden_size`."""

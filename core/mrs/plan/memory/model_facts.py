@@ -35,6 +35,11 @@ class ModelFacts:
     is_head: bool = False
     merged_bytes: int = 0
 
+    @property
+    def heads(self) -> int:
+        """The draft heads that the model consists of, each of one layer; 0 for any other model."""
+        return self.layers if self.is_head else 0
+
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the table of tensors: names, shapes, formats and sizes."""

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
+
+from mrs.graph.step_rows import MAX_DRAFT_ROWS
+from mrs.plan.speed.roofline import ROWS_TOGETHER
 
 if TYPE_CHECKING:
     from mrs.plan.speed.roofline import SpeedEstimate
 
-#: Kernels compute so many rows of a step together. Each further row takes about such a share of the
-#: time of a step of one row, and each further group of rows such a share besides: so it is on
-#: processors, for weights of 4 to 32 bits.
-ROWS_TOGETHER, ROW_COST, GROUP_COST = 4, 0.05, 0.25
+#: How many times as long as a step of one row those of 1, 2 and more take where no plan says it.
+_USUAL_ROWS = tuple(
+    1 + 0.05 * further + 0.25 * (further // ROWS_TOGETHER) for further in range(MAX_DRAFT_ROWS)
+)
+#: Of a step of one row, what a further one takes at least.
+_LEAST_ROW = 0.02
 #: What a draft adds to a step beside its tokens: the interpreter's part, which only matters where
 #: steps are shorter than a millisecond.
 STEP_S = 0.15e-3
@@ -21,39 +27,52 @@ FIRST_CHANCE = 0.75
 class DraftCost(NamedTuple):
     """What drafts cost, in steps without a draft, of so many `sequences` together.
 
-    To `draft` a token; and for each step with drafts, a `step`. Experts are the share `experts` of
-    what a step reads, and a token is routed to `chosen_share` of all. If the model `recomputes`,
-    the step after a rejected draft has further rows: a state cannot drop tokens. `factors` are
-    pairs of a length and how many times as long as by all these its steps take: what was measured.
+    To `draft` a token; and for each step with drafts, a `step`. A step of n rows takes
+    `row_costs[n - 1]` times as long as one of a single row: each row of a mixture reads experts
+    that no other has read. If the model `recomputes`, the step after a rejected draft has further
+    rows: a state cannot drop tokens. `factors` are pairs of a length and how many times as long as
+    by all these its steps take: what was measured. Without draft `heads` a model drafts.
     """
 
     draft: float
     step: float = 0.0
-    experts: float = 0.0
-    chosen_share: float = 1.0
+    row_costs: tuple[float, ...] = _USUAL_ROWS
     recomputes: bool = False
     factors: tuple[tuple[int, float], ...] = ()
     sequences: int = 1
+    heads: int = 0
+
+    @property
+    def most_tokens(self) -> int:
+        """The tokens of the longest draft: of several heads, one of each."""
+        return self.heads if self.heads > 1 else MAX_DRAFT_ROWS - 1
 
     def of(self, sequences: int) -> DraftCost:
         """The cost for each of so many sequences, which share all but their rows."""
         return self._replace(sequences=sequences)
 
     def rows(self, count: int) -> float:
-        """How long a step of `count` rows takes; each row reads experts that no other has read."""
-        read_share = 1 - (1 - self.chosen_share) ** count
-        further_experts = self.experts * (read_share / self.chosen_share - 1)
-        further = count - 1
-        return 1 + ROW_COST * further + GROUP_COST * (further // ROWS_TOGETHER) + further_experts
+        """How many times as long as one of a single row a step of `count` rows takes."""
+        return self.row_costs[min(count, len(self.row_costs)) - 1]
 
     def planned_steps(self, length: int) -> float:
         """As `steps`, before any is measured."""
-        rows = self.rows(self.sequences * (1 + length)) / self.rows(self.sequences)
-        return rows + self.step + length * self.draft
+        rows = self._rows_of_each(1 + length)
+        return rows + self.step + self.draft * self._drafting(length)
+
+    def _rows_of_each(self, count: int) -> float:
+        """How many times as long as with one row of each sequence a step takes with so many."""
+        return self.rows(self.sequences * count) / self.rows(self.sequences)
+
+    def _drafting(self, length: int) -> float:
+        """Steps of the drafting model for a draft; heads read again what the model has computed."""
+        if self.heads > 1:
+            return self.heads * self._rows_of_each(length + self.heads)
+        return length - 1 + self._rows_of_each(1 + length) if self.heads else length
 
     def steps(self, length: int) -> float:
         """How many steps without a draft a step with one of this length takes."""
-        planned, least = self.planned_steps(length), 1 + length * (self.draft + ROW_COST)
+        planned, least = self.planned_steps(length), 1 + length * (self.draft + _LEAST_ROW)
         if not self.factors:
             return planned
         _, factor = min(self.factors, key=lambda pair: abs(pair[0] - length))
@@ -79,13 +98,24 @@ class DraftCost(NamedTuple):
         """The length of the draft that saves most time; 0 if none does."""
         best, best_gain, tokens, share = 0, 1.0, 1.0, 1.0
         rejected = self.rejected
-        for length in range(1, most_tokens + 1):
+        for length in range(1, min(most_tokens, self.most_tokens) + 1):
             share *= chance
             tokens += share
             gain = tokens / (self.steps(length) + (1 - share) * rejected)
             if gain > best_gain:
                 best, best_gain = length, gain
         return best
+
+    def least_length(self, most_tokens: int) -> int:
+        """The length of the shortest draft that saves time if it is accepted; 0 if none does."""
+        lengths = range(1, min(most_tokens, self.most_tokens) + 1)
+        return next((length for length in lengths if self.steps(length) < 1 + length), 0)
+
+    @property
+    def trial(self) -> float:
+        """The steps that are lost with such a draft if it is rejected."""
+        length = self.least_length(self.most_tokens)
+        return self.steps(length) - 1 + self.rejected if length else inf
 
 
 #: Of drafts that take no time, of a model without experts.
@@ -103,21 +133,19 @@ class DraftGain(NamedTuple):
     is_measured: bool
 
 
-def draft_cost(speed: SpeedEstimate, draft: SpeedEstimate | None = None) -> DraftCost:
-    """The planned cost of drafts of a model with the speed `draft` for another one.
+def draft_cost(
+    speed: SpeedEstimate, draft: SpeedEstimate | None = None, heads: int = 0
+) -> DraftCost:
+    """The planned cost of drafts of a model, or of `heads`, with the speed `draft` for another one.
 
     Without, drafts are looked up, which takes no time.
     """
-    decode = speed.decode.expected
-    read_bytes = expert_bytes = 0.0
-    for work in speed.work:
-        chosen_bytes = speed.chosen_share * work.expert_bytes
-        read_bytes += work.weight_bytes + chosen_bytes
-        expert_bytes += chosen_bytes
+    step_s = speed.rows_seconds(1)
+    rows = (speed.rows_seconds(count) for count in range(1, MAX_DRAFT_ROWS + 1))
     return DraftCost(
-        draft=0.0 if draft is None else decode / draft.decode.expected,
-        step=STEP_S * decode,
-        experts=expert_bytes / read_bytes if read_bytes else 0.0,
-        chosen_share=speed.chosen_share,
+        draft=0.0 if draft is None else draft.rows_seconds(1) / step_s,
+        step=STEP_S / step_s,
+        row_costs=tuple(seconds / step_s for seconds in rows),
         recomputes=speed.has_states,
+        heads=heads,
     )

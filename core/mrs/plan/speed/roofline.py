@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from typing import NamedTuple
 
 from mrs.plan.cost import Work
@@ -40,6 +41,10 @@ GATHERED_STEPS = 2
 #: The tokens whose products a core makes while it reads a weight: on one of an EPYC (Zen 5), steps
 #: of 1, 2, 4, 8 and 16 replies took 3.5, 4.0, 4.7, 7.5 and 13.2 ms, and prompts 0.6 ms a token.
 HIDDEN_USES = 2
+#: Rows that kernels multiply together. On two threads of an EPYC (Zen 5), steps of 2, 4, 5, 8, 9
+#: and 16 rows took 1.1, 1.7, 2.8, 3.0, 3.9 and 5.1 times as long as one of Q4_K, and 1.1, 1.35,
+#: 2.05, 2.2, 3.2 and 4.5 times of Q5_0 with a head in Q8_0.
+ROWS_TOGETHER = 4
 #: What a step of several replies takes besides: gathering them, and for each of them its turn. On
 #: one core of an EPYC (Zen 5), 0.74 ms were measured for 2 replies and 1.76 for 16, the choice of
 #: tokens included.
@@ -137,6 +142,15 @@ class SpeedEstimate:
         seconds = self._pass_seconds(sequences, cached_tokens, sequences)
         return Rate.of(sequences / seconds, self._error(sequences, cached_tokens, seconds))
 
+    def rows_seconds(self, rows: int) -> float:
+        """The time of a step of so many rows, each with logits: those of drafts.
+
+        Kernels take up `ROWS_TOGETHER` at a time, which is about half of what they take.
+        """
+        groups = ceil(rows / ROWS_TOGETHER)
+        computed = rows if rows <= HIDDEN_USES else (rows + groups * ROWS_TOGETHER) / 2
+        return self._pass_seconds(computed, 0, computed, is_batch=False)
+
     @property
     def prompt(self) -> Rate:
         """Tokens a second of a prompt of one chunk."""
@@ -158,18 +172,18 @@ class SpeedEstimate:
         works = enumerate(self.work)
         return [index for index, work in works if work.tensors or work.expert_tensors]
 
-    def read_bytes(self, index: int, tokens: int = 1) -> float:
+    def read_bytes(self, index: int, tokens: float = 1) -> float:
         """Bytes of weights that a pass of `tokens` reads on a device."""
         work = self.work[index]
         return work.weight_bytes + self._share(tokens) * work.expert_bytes
 
-    def operations(self, index: int, tokens: int, past: float, sequences: int = 1) -> float:
+    def operations(self, index: int, tokens: float, past: float, sequences: float = 1) -> float:
         """Operations of a pass of `tokens` that attend to `past` cached ones on average."""
         work = self.work[index]
         numbers = work.weights + work.expert_weights + self._past(index, past).past_multiplications
         return 2 * (numbers * tokens + work.head_weights * sequences)
 
-    def steps(self, index: int, tokens: int, sequences: int = 1) -> float:
+    def steps(self, index: int, tokens: float, sequences: float = 1) -> float:
         """Steps of a pass of `tokens`, of which one of each sequence is followed by a choice."""
         work = self.work[index]
         expert_steps = self._share(tokens) * work.expert_tensors
@@ -182,7 +196,7 @@ class SpeedEstimate:
         steps += self.devices[index].token_steps * passed * (tokens - 1)
         return steps + CHOICE_STEPS * sequences if work.head_weights else steps
 
-    def multiplied_seconds(self, index: int, tokens: int, sequences: int = 1) -> float:
+    def multiplied_seconds(self, index: int, tokens: float, sequences: float = 1) -> float:
         """The time of a pass of `tokens` for their products with weights, and to read these."""
         work, device, share = self.work[index], self.devices[index], self._share(tokens)
         experts = 2 * work.expert_weights * tokens
@@ -218,9 +232,9 @@ class SpeedEstimate:
         read_bytes = self.read_bytes(index)
         return read_bytes * decode_tokens_per_s if read_bytes >= MOST_CACHED_BYTES else 0.0
 
-    def _share(self, tokens: int) -> float:
+    def _share(self, tokens: float) -> float:
         """The share of all experts that at least one of the tokens is routed to."""
-        return 1 - (1 - self.chosen_share) ** tokens
+        return 1.0 - float((1 - self.chosen_share) ** tokens)
 
     def _prompt_seconds(self, tokens: int) -> float:
         seconds = 0.0
@@ -229,19 +243,23 @@ class SpeedEstimate:
             seconds += self._pass_seconds(chunk, self.past(first, chunk))
         return seconds
 
-    def _pass_seconds(self, tokens: int, past: float, sequences: int = 1) -> float:
+    def _pass_seconds(
+        self, tokens: float, past: float, sequences: float = 1, *, is_batch: bool = True
+    ) -> float:
         used = self._used
         seconds = sum(self._device_seconds(index, tokens, past, sequences) for index in used)
-        if sequences > 1:
+        if sequences > 1 and is_batch:
             seconds += BATCH_SECONDS + sequences * REPLY_SECONDS
         hops = self.expert_hops + (len(used) if len(used) > 1 else 0)
         computing = max(seconds + hops * self.hop_seconds, self._disk_seconds(tokens))
         return computing + tokens * self.disk_row_seconds
 
-    def _disk_seconds(self, tokens: int) -> float:
+    def _disk_seconds(self, tokens: float) -> float:
         return self.disk_seconds + self._share(tokens) * self.disk_expert_seconds
 
-    def _device_seconds(self, index: int, tokens: int, past: float, sequences: int = 1) -> float:
+    def _device_seconds(
+        self, index: int, tokens: float, past: float, sequences: float = 1
+    ) -> float:
         work, device, cached = self.work[index], self.devices[index], self._past(index, past)
         attention_rate = device.attention_operations_per_s if tokens == sequences else 0.0
         operations = 2 * cached.past_multiplications * tokens
