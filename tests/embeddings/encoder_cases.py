@@ -54,6 +54,7 @@ _GEMMA = {
     "num_key_value_heads": 2,
     "sliding_window": 20,
 }
+_EUROBERT = {"bos_token_id": None, "eos_token_id": None, "mask_token_id": 2}
 
 CASES = (
     EncoderCase("bert", "default", {}),
@@ -80,6 +81,49 @@ CASES = (
             "local_attention": 12,
             "hidden_activation": "silu",
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    EncoderCase("distilbert", "default", {"hidden_dim": 96}),
+    EncoderCase(
+        "distilbert", "switched", {**_ODD_HEADS, "hidden_dim": 100, "activation": "relu"}
+    ),
+    EncoderCase("camembert", "default", {"type_vocab_size": 1}),
+    EncoderCase("electra", "default", {"embedding_size": 32}),
+    EncoderCase("electra", "switched", {**_ODD_HEADS, "embedding_size": 72, "hidden_act": "silu"}),
+    EncoderCase("eurobert", "default", _EUROBERT),
+    EncoderCase(
+        "eurobert",
+        "switched",
+        {
+            **_EUROBERT,
+            "num_key_value_heads": 2,
+            "head_dim": 20,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 20.0},
+        },
+    ),
+    EncoderCase("jina_embeddings_v3", "default", {}),
+    EncoderCase(
+        "jina_embeddings_v3",
+        "switched",
+        {
+            **_ODD_HEADS,
+            "type_vocab_size": 2,
+            "hidden_act": "gelu_new",
+            "rope_parameters": {"rope_type": "default", "rope_theta": 20.0},
+        },
+    ),
+    EncoderCase("gte", "default", {}),
+    EncoderCase(
+        "gte",
+        "switched",
+        {
+            **_ODD_HEADS,
+            "type_vocab_size": 0,
+            "hidden_act": "silu",
+            "layer_norm_eps": 1e-5,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 20.0},
         },
     ),
     EncoderCase("gemma3_text", "default", _GEMMA),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from mrs.errors import Unsupported
 from mrs.layers.attention.spec import EncoderAttention
 from mrs.layers.cross_attention.spec import CrossAttention
+from mrs.layers.first_input.spec import FirstInput
 from mrs.layers.layer import Layer
 from mrs.layers.mixer import Mixer
 from mrs.layers.norm.spec import Norm
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from mrs.architecture.pooler import Pooler, Ranking
     from mrs.architecture.vision_spec import Vision
     from mrs.layers.altup.spec import AltUp
-    from mrs.layers.first_input.spec import FirstInput
     from mrs.layers.joined_input.spec import JoinedInput
     from mrs.layers.layer_inputs.spec import LayerInputs
 
@@ -102,7 +102,8 @@ class ModelSpec:
     def slots(self) -> Iterator[Slot]:
         """The weights outside of the layers."""
         width = self.embedding_size or self.hidden_size
-        yield Slot("embedding", (self.vocab_size + self.extra_tokens, width), "embedding")
+        own = self.input.width if isinstance(self.input, FirstInput) else None
+        yield Slot("embedding", (self.vocab_size + self.extra_tokens, own or width), "embedding")
         if self.embedding_size is not None:
             yield Slot("embedding_in", (self.hidden_size, width))
             yield Slot("embedding_out", (width, self.hidden_size))

@@ -42,6 +42,7 @@ class Pooler:
     prompts         texts that go before a text, by name: for questions, for documents
     default_prompt  the name of the prompt if a request names none; None for no prompt
     lowercase       whether texts become lower case before anything else
+    states_dense    how many of the dense layers transform all hidden states before the pooling
     """
 
     pooling: PoolingKind = "mean"
@@ -54,6 +55,7 @@ class Pooler:
     prompts: tuple[tuple[str, str], ...] = ()
     default_prompt: str | None = None
     lowercase: bool = False
+    states_dense: int = 0
 
     def slots(self) -> Iterator[Slot]:
         """The weights of the dense layers."""
