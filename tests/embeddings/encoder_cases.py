@@ -55,6 +55,15 @@ _GEMMA = {
     "sliding_window": 20,
 }
 _EUROBERT = {"bos_token_id": None, "eos_token_id": None, "mask_token_id": 2}
+#: As version 3 is published, but with buckets for less than the text.
+_DEBERTA = {
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_buckets": 16,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "position_biased_input": False,
+}
 
 CASES = (
     EncoderCase("bert", "default", {}),
@@ -84,9 +93,7 @@ CASES = (
         },
     ),
     EncoderCase("distilbert", "default", {"hidden_dim": 96}),
-    EncoderCase(
-        "distilbert", "switched", {**_ODD_HEADS, "hidden_dim": 100, "activation": "relu"}
-    ),
+    EncoderCase("distilbert", "switched", {**_ODD_HEADS, "hidden_dim": 100, "activation": "relu"}),
     EncoderCase("camembert", "default", {"type_vocab_size": 1}),
     EncoderCase("electra", "default", {"embedding_size": 32}),
     EncoderCase("electra", "switched", {**_ODD_HEADS, "embedding_size": 72, "hidden_act": "silu"}),
@@ -126,6 +133,25 @@ CASES = (
             "rope_parameters": {"rope_type": "default", "rope_theta": 20.0},
         },
     ),
+    EncoderCase("mpnet", "default", {}),
+    EncoderCase("mpnet", "switched", {**_ODD_HEADS, "hidden_act": "gelu_new"}),
+    EncoderCase("deberta-v2", "default", _DEBERTA),
+    EncoderCase(
+        "deberta-v2",
+        "switched",
+        {
+            **_ODD_HEADS,
+            "relative_attention": True,
+            "pos_att_type": "p2c|c2p",
+            "max_relative_positions": 40,
+            "type_vocab_size": 2,
+            "layer_norm_eps": 1e-5,
+        },
+    ),
+    EncoderCase(
+        "deberta-v2", "half", {**_DEBERTA, "pos_att_type": ["c2p"], "position_buckets": 96}
+    ),
+    EncoderCase("deberta-v2", "absolute", {"pos_att_type": ["p2c"]}),
     EncoderCase("gemma3_text", "default", _GEMMA),
     EncoderCase("gemma3_text", "switched", {**_GEMMA, "attention_bias": True, "head_dim": 20}),
 )

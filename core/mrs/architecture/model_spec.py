@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 from mrs.errors import Unsupported
@@ -121,6 +122,8 @@ class ModelSpec:
             yield from self.altup.model_slots(self.hidden_size)
         if self.layer_inputs is not None:
             yield from self.layer_inputs.slots(self.hidden_size, len(self.layers))
+        shared = (layer.mixer.shared_slots(self.hidden_size) for layer in self.layers)
+        yield from dict.fromkeys(chain.from_iterable(shared))
         for name, pairs in sorted(_factor_tables(self)):
             yield Slot(name, (pairs,), "vector")
 

@@ -159,9 +159,7 @@ def _score(batch: ScheduledBatch) -> Callable[[slice, Tensor], None]:
     return score
 
 
-def _pool(
-    batch: ScheduledBatch, pooler: PoolerModule | None
-) -> Callable[[Tensor], None]:
+def _pool(batch: ScheduledBatch, pooler: PoolerModule | None) -> Callable[[Tensor], None]:
     """A function that passes the hidden states (N, hidden) of a batch to those that pool them."""
 
     def pool(hidden: Tensor) -> None:

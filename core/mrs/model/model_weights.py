@@ -42,6 +42,10 @@ class ModelWeights:
         """The parameters whose names continue with `prefix`."""
         return ModelWeights(self._matrices, self._vectors, self._prefix + prefix, self.sum_of_ranks)
 
+    def of_model(self) -> ModelWeights:
+        """The parameters of the whole model."""
+        return ModelWeights(self._matrices, self._vectors, sum_of_ranks=self.sum_of_ranks)
+
     def with_matrices(self, matrices: Mapping[str, Matrix]) -> ModelWeights:
         """The same parameters with other matrices for some names."""
         matrices = {**self._matrices, **matrices}
