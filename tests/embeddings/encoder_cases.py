@@ -54,6 +54,16 @@ _GEMMA = {
     "num_key_value_heads": 2,
     "sliding_window": 20,
 }
+_GEMMA_2 = {
+    "num_hidden_layers": 4,
+    "sliding_window_pattern": 2,
+    "sliding_window": 10,
+    "head_dim": 16,
+    "num_key_value_heads": 2,
+    "global_head_dim": 32,
+    "hidden_size_per_layer_input": 24,
+    "embedding_dim": 96,
+}
 _EUROBERT = {"bos_token_id": None, "eos_token_id": None, "mask_token_id": 2}
 #: As version 3 is published, but with buckets for less than the text.
 _DEBERTA = {
@@ -152,6 +162,25 @@ CASES = (
         "deberta-v2", "half", {**_DEBERTA, "pos_att_type": ["c2p"], "position_buckets": 96}
     ),
     EncoderCase("deberta-v2", "absolute", {"pos_att_type": ["p2c"]}),
+    EncoderCase("embedding_gemma2_text", "default", _GEMMA_2),
+    EncoderCase(
+        "embedding_gemma2_text",
+        "switched",
+        {
+            **_GEMMA_2,
+            "num_attention_heads": 6,
+            "head_dim": 20,
+            "global_head_dim": 24,
+            "num_global_key_value_heads": 3,
+            "attention_bias": True,
+            "hidden_activation": "silu",
+            "embedding_dim": 40,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 30.0},
+                "full_attention": {"rope_type": "default", "rope_theta": 90.0},
+            },
+        },
+    ),
     EncoderCase("gemma3_text", "default", _GEMMA),
     EncoderCase("gemma3_text", "switched", {**_GEMMA, "attention_bias": True, "head_dim": 20}),
 )

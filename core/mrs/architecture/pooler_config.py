@@ -54,10 +54,16 @@ class NamedPooler(NamedTuple):
     names: Mapping[str, str]
 
 
-def read_pooler(files: SentenceFilesLike, hidden_size: int, where: str) -> NamedPooler:
-    """The modules after the model. Raises Unsupported, with its name, for what is not supported."""
-    pooler, size = Pooler(normalize=False), hidden_size
+def read_pooler(
+    files: SentenceFilesLike, of_states: Pooler, hidden_size: int, where: str
+) -> NamedPooler:
+    """The modules after the model, whose states may be mapped before they are pooled.
+
+    Raises Unsupported, with its name, for what is not supported.
+    """
+    pooler = replace(of_states, normalize=False)
     names: dict[str, str] = {}
+    size = pooler.dense[-1].rows if pooler.dense else hidden_size
     for module in files.modules[1:]:
         config = Config(module.config, f"{where}/{module.folder}")
         if module.kind == "Pooling" and not names:

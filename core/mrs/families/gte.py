@@ -5,6 +5,8 @@ In its files the rows of the gate come after those that it multiplies.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
@@ -29,27 +31,34 @@ def read(config: Config) -> ModelSpec:
     return decoder(config, "gte", layers, None, input=tables)
 
 
-FAMILY = Family(
-    "gte",
-    read,
-    defaults={
-        **DEFAULTS,
-        "vocab_size": 250_048,
-        "max_position_embeddings": 8192,
-        "type_vocab_size": 1,
-    },
-    safetensors={
-        "embedding": "gte.embeddings.word_embeddings",
-        "token_types": "gte.embeddings.token_type_embeddings",
-        "input_norm": "gte.embeddings.LayerNorm",
-        "layer": "gte.encoder.layer.{layer}.",
-        "mixer.qkv": "attention.qkv_proj",
-        "mixer.o": "attention.o_proj",
-        "mixer.post_norm": "attn_ln",
-        "ffn.up_gate": "mlp.up_gate_proj",
-        "ffn.down": "mlp.down_proj",
-        "ffn.post_norm": "mlp_ln",
-    },
-    classifier=lambda config: read_tanh_classifier(config, "gte.pooler.dense", "classifier"),
-    unread=("lm_head.", *unread_of_encoder("gte")),
-)
+def gte_family(name: str, read: Callable[[Config], ModelSpec]) -> Family:
+    """The family of files that call the encoder `name`."""
+    return Family(
+        name,
+        read,
+        defaults={
+            **DEFAULTS,
+            "vocab_size": 250_048,
+            "max_position_embeddings": 8192,
+            "type_vocab_size": 1,
+        },
+        safetensors={
+            "embedding": f"{name}.embeddings.word_embeddings",
+            "token_types": f"{name}.embeddings.token_type_embeddings",
+            "input_norm": f"{name}.embeddings.LayerNorm",
+            "layer": f"{name}.encoder.layer.{{layer}}.",
+            "mixer.qkv": "attention.qkv_proj",
+            "mixer.o": "attention.o_proj",
+            "mixer.post_norm": "attn_ln",
+            "ffn.up_gate": "mlp.up_gate_proj",
+            "ffn.down": "mlp.down_proj",
+            "ffn.post_norm": "mlp_ln",
+        },
+        classifier=lambda config: read_tanh_classifier(
+            config, f"{name}.pooler.dense", "classifier"
+        ),
+        unread=("lm_head.", *unread_of_encoder(name)),
+    )
+
+
+FAMILY = gte_family("gte", read)

@@ -24,10 +24,12 @@ def layer_inputs_bytes(spec: ModelSpec, shape: ForwardShape, storage: Mapping[st
     if spec.layer_inputs is None:
         return 0
     x, total = shape.size(spec.hidden_size), len(spec.layers) * spec.layer_inputs.size
-    table, inputs = storage["layer_inputs.table.weight"], shape.size(total)
+    inputs = shape.size(total)
     weight = storage["layer_inputs.projection.weight"]
     projection = product_bytes(shape, spec.hidden_size, total, weight)
-    rows = 2 * inputs
+    if not spec.layer_inputs.vocab_size:
+        return x + max(x + projection, inputs + norm_bytes(shape, total))
+    table, rows = storage["layer_inputs.table.weight"], 2 * inputs
     if table.form == "blocks":
         values, value_bytes = shape.tokens * total, shape.activation.block_bytes
         decoded = decoding_bytes(table.format.name, values, value_bytes, shape.threads)
