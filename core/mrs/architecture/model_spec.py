@@ -82,12 +82,18 @@ class ModelSpec:
         pooler = self.pooler
         if pooler is not None and pooler.is_score:
             raise Unsupported(
-                "the model ranks texts and makes no embeddings", hint=f"use {pooler.commands}"
+                "the model makes scores of texts and no embeddings", hint=f"use {pooler.commands}"
             )
         if dimensions is not None and pooler is None:
             raise Unsupported("embeddings of a model for replies cannot be shortened")
         if dimensions is not None and pooler is not None:
             pooler.check_dimensions(dimensions)
+
+    def require_classes(self) -> Pooler:
+        """What makes scores of classes. Raises Unsupported for any other model."""
+        if self.pooler is None or not self.pooler.has_classes:
+            raise Unsupported("the model does not classify texts", hint="load a classifier")
+        return self.pooler
 
     @property
     def head_weight(self) -> str:

@@ -17,6 +17,7 @@ from mrs.server.endpoints.adapters import (
     unload_adapter,
 )
 from mrs.server.endpoints.chat import chat
+from mrs.server.endpoints.classify import ClassifyRequest, ClassifyResponse, classify
 from mrs.server.endpoints.completions import complete
 from mrs.server.endpoints.embeddings import EmbeddingList, EmbeddingRequest, embed
 from mrs.server.endpoints.messages import count_tokens, messages
@@ -147,6 +148,7 @@ ROUTES = (
         takes_form=True,
     ),
     Route("POST", "/v1/rerank", rerank, RerankResponse, RerankRequest),
+    Route("POST", "/v1/classify", classify, ClassifyResponse, ClassifyRequest),
     Route("POST", "/v1/score", score, ScoreList, ScoreRequest),
     Route("POST", "/tokenize", tokenize, Tokens, TokenizeRequest),
     Route("POST", "/detokenize", detokenize, Text, DetokenizeRequest),
