@@ -115,5 +115,5 @@ def test_a_long_document_is_cut_and_the_query_is_not(ranker: Ranker) -> None:
 
 
 def test_a_reranker_makes_no_embeddings(ranker: Ranker) -> None:
-    with pytest.raises(Unsupported, match="use mrs (rerank|classify)"):
+    with pytest.raises(Unsupported, match=r"use mrs (rerank|classify)"):
         ranker.loaded.embed(["a key"])
