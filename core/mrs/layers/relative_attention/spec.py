@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -32,6 +33,10 @@ class RelativeAttention(EncoderAttention):
     def __post_init__(self) -> None:
         require_only(self, self.KNOWN, "attention by distance", apart=("rope", "norm"))
         assert self.kv_heads == self.heads
+
+    @abstractmethod
+    def shared_slots(self, hidden_size: int) -> Iterator[Slot]:
+        """The table, and what belongs to it."""
 
     @property
     def shard_axes(self) -> tuple[ShardAxis, ...]:
