@@ -19,6 +19,7 @@ from mrs.architecture.pooler import (
 )
 from mrs.config.config import Config
 from mrs.errors import NotReadable, Unsupported
+from mrs.layers.norm.config import read_layer_norm
 from mrs.layers.norm.spec import Norm
 
 _POOLING: dict[str, PoolingKind] = {
@@ -123,7 +124,12 @@ def _read_ranks(spec: ModelSpec, config: Config) -> NamedPooler:
     pooling: PoolingKind = "cls" if spec.attends_both_ways else "last"
     dense: tuple[Dense, ...] = (classes,)
     names = {"dense.0": "cls.output"}
-    if config.has("classifier_size"):
+    if config.has("classifier_norm"):  # ModernBERT's, which llama.cpp puts after the mean
+        norm = read_layer_norm(config, bias=False)
+        dense = Dense(size, size, config.has("classifier_bias"), "gelu", norm), *dense
+        names = {"dense.0": "cls", "dense.0.norm": "cls.norm", "dense.1": "cls.output"}
+        pooling = "mean"
+    elif config.has("classifier_size"):
         dense = Dense(size, size, activation="tanh"), *dense
         names = {"dense.0": "cls", "dense.1": "cls.output"}
     pooler = replace(

@@ -38,6 +38,7 @@ def _read_classifier(config: Config) -> NamedPooler:
 FAMILY = Family(
     "eurobert",
     read,
+    gguf_arch="eurobert",
     defaults={
         "vocab_size": 128_256,
         "hidden_size": 768,

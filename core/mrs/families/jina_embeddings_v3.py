@@ -11,7 +11,7 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.pooler_config import read_tanh_classifier
 from mrs.config.config import Config
 from mrs.config.layer_kinds import layer_count
-from mrs.families.bert import unread_of_encoder
+from mrs.families.bert import GGUF_ENCODER, unread_of_encoder
 from mrs.layers.attention.config import read_encoder_attention, read_head_rope
 from mrs.layers.first_input.spec import FirstInput
 from mrs.layers.layer import Layer
@@ -31,6 +31,7 @@ def read(config: Config) -> ModelSpec:
 FAMILY = Family(
     "jina_embeddings_v3",
     read,
+    gguf_arch="jina-bert-v3",
     defaults={
         "vocab_size": 250_002,
         "hidden_size": 1024,
@@ -52,6 +53,7 @@ FAMILY = Family(
         "ffn.down": "mlp.fc2",
         "ffn.post_norm": "norm2",
     },
+    gguf=GGUF_ENCODER,
     classifier=lambda config: read_tanh_classifier(
         config, "classifier.dense", "classifier.out_proj"
     ),
