@@ -44,7 +44,7 @@ def test_only_vectors_come_to_the_host(
         traffic = traffic_of_a_step(gpu, decoder)
     pooled, classes = (64,), (2,)
     is_ranker = "Classification" in kind
-    assert traffic.to_host == ([pooled, pooled, classes] if is_ranker else [pooled]) * 2
+    assert traffic.to_host == ([pooled, classes] if is_ranker else [pooled]) * 2
 
 
 def traffic_of_a_step(gpu: FakeGpu, decoder: Any) -> Traffic:
