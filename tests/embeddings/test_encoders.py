@@ -79,7 +79,8 @@ def difference(ours: Tensor, theirs: Tensor) -> float:
 
 @pytest.mark.table("hidden states")
 def test_hidden_states_are_those_of_transformers(encoded: Encoded) -> None:
-    *_, decoder = load(encoded.folder)
+    description, *_, decoder = load(encoded.folder)
+    assert not description.warnings
     assert difference(hidden_states(decoder, [encoded.ids])[0], encoded.hidden) < 1e-4
 
 

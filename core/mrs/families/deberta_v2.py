@@ -39,15 +39,14 @@ def _read_attention(config: Config) -> EncoderAttention:
     fields = attention_fields(config, rope=None, qkv_bias=True, out_bias=True)
     count = 1 + (_KEYS in addends) + (_QUERIES in addends)
     fields["scale"] = (fields["head_dim"] * count) ** -0.5
-    if not config.flag("relative_attention", False) or count == 1:
-        return EncoderAttention(**fields)
     most = _above_zero(config, "max_relative_positions")
     most = most or config.positive("max_position_embeddings")
-    buckets = _above_zero(config, "position_buckets")
+    buckets, norms = _above_zero(config, "position_buckets"), _parts(config, "norm_rel_ebd")
+    if not config.flag("relative_attention", False) or count == 1:
+        return EncoderAttention(**fields)
     if buckets and most <= buckets // 2 + 1:
         what = f"max_relative_positions = {most} with {buckets} buckets is not supported"
         raise Unsupported(what, where=config.where)
-    is_normed = "layer_norm" in _parts(config, "norm_rel_ebd")
     return DisentangledAttention(
         **fields,
         span=buckets or most,
@@ -56,7 +55,7 @@ def _read_attention(config: Config) -> EncoderAttention:
         position_keys=_KEYS in addends,
         position_queries=_QUERIES in addends,
         own_maps=not config.flag("share_att_key", False),
-        norm=read_layer_norm(config) if is_normed else None,
+        norm=read_layer_norm(config) if "layer_norm" in norms else None,
     )
 
 
