@@ -1,4 +1,4 @@
-"""Nomic's BERT with experts, from GGUF files, against plain torch: transformers does not have it."""
+"""Nomic's BERT with experts, from GGUF files, against plain torch: transformers lacks it."""
 
 from __future__ import annotations
 
@@ -117,6 +117,7 @@ def write(path: Path, weights: dict[str, Tensor]) -> None:
     writer.close()
 
 
+@pytest.mark.table("hidden states", "batch", "planned bytes")
 @pytest.mark.parametrize("isq", [None, "q8_0"])
 def test_states_of_experts(tmp_path: Path, isq: str | None) -> None:
     weights = random_weights()
