@@ -49,8 +49,6 @@ _KNOWN: Known = {
     "AltUp": "streams active scaled norm",
     "Norm": "eps kind bias learned",
 }
-#: Parameters outside of the layers that layers read, by the beginnings of their names.
-_READ_BY_LAYERS = ("rope.", "distances")
 _NOT_IN_LAYERS = ("layers", "vision", "input", "pooler", "ranking")
 #: How many bytes of each tensor are compared.
 _SAMPLE_BYTES = 1024
@@ -128,18 +126,12 @@ def joined_layers(spec: ModelSpec) -> set[int]:
 def shard_parameters(
     description: Description, layers: range, *, is_coordinator: bool
 ) -> list[Parameter]:
-    """The parameters of some layers, and those of no layer which all of them read.
-
-    For the coordinator also the others of no layer.
-    """
+    """The parameters of some layers; for the coordinator also those of no layer."""
     return [
         parameter
         for parameter in description.parameters
         if parameter.layer in layers
-        or (
-            parameter.layer is None
-            and (is_coordinator or parameter.name.startswith(_READ_BY_LAYERS))
-        )
+        or (parameter.layer is None and (is_coordinator or parameter.name.startswith("rope.")))
     ]
 
 
