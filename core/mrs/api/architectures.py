@@ -115,10 +115,12 @@ class EmbeddingArchitecture(Enum):
     EmbeddingGemma2 = "embedding_gemma2_text"
     EuroBert = "eurobert"
     Gte = "gte"
+    GteNew = "new"
     JinaEmbeddingsV3 = "jina_embeddings_v3"
     ModernBert = "modernbert"
     MPNet = "mpnet"
     NomicBert = "nomic_bert"
+    NomicBertMoe = "nomic_bert_moe"
     Qwen3Embedding = "qwen3"
     XlmRoberta = "xlm_roberta"
 
