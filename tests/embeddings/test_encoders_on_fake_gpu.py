@@ -19,11 +19,15 @@ from support.suites import first
 
 GPUS = (torch.device("cuda", 0), torch.device("cuda", 1))
 _GEMMA: dict[str, Any] = {"use_bidirectional_attention": True, "head_dim": 16, "sliding_window": 8}
+_DEBERTA = {"relative_attention": True, "pos_att_type": "p2c|c2p", "position_buckets": 8}
 CASES = (
     ("bert", "AutoModelForSequenceClassification", {}),
     ("nomic_bert", "AutoModel", {}),
     ("modernbert", "AutoModel", {"local_attention": 8}),
     ("gemma3_text", "AutoModel", _GEMMA),
+    ("mpnet", "AutoModel", {}),
+    ("deberta-v2", "AutoModel", _DEBERTA),
+    ("eurobert", "AutoModel", {"mask_token_id": 2}),
 )
 
 
