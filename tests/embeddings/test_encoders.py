@@ -84,6 +84,7 @@ def test_hidden_states_are_those_of_transformers(encoded: Encoded) -> None:
     assert difference(hidden_states(decoder, [encoded.ids])[0], encoded.hidden) < 1e-4
 
 
+@pytest.mark.few(16)
 @pytest.mark.table("batch")
 def test_a_text_does_not_depend_on_its_batch(encoded: Encoded) -> None:
     *_, decoder = load(encoded.folder)
@@ -97,12 +98,14 @@ def test_a_text_does_not_depend_on_its_batch(encoded: Encoded) -> None:
         assert vector == pytest.approx(alone, abs=1e-6)
 
 
+@pytest.mark.few(8)
 @pytest.mark.table("two devices")
 def test_split_over_two_logical_devices(encoded: Encoded) -> None:
     *_, decoder = load(encoded.folder, devices=(CPU, torch.device("cpu", 0)))
     assert difference(hidden_states(decoder, [encoded.ids])[0], encoded.hidden) < 1e-4
 
 
+@pytest.mark.few(10)
 @pytest.mark.table("bf16")
 def test_bf16(encoded: Encoded) -> None:
     *_, decoder = load(encoded.folder, dtype="bf16")
@@ -110,6 +113,7 @@ def test_bf16(encoded: Encoded) -> None:
     assert difference(hidden_states(decoder, [encoded.ids])[0], encoded.hidden) < most
 
 
+@pytest.mark.few(8)
 @pytest.mark.table("whole texts")
 def test_a_text_is_never_cut_into_chunks(encoded: Encoded) -> None:
     *_, decoder = load(encoded.folder)

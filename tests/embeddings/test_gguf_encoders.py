@@ -92,6 +92,7 @@ def write_gguf(encoded: Encoded, path: Path, pooling: int = 2) -> None:
     writer.close()
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("encoded", FILES, ids=lambda case: case.id, indirect=True)
 def test_hidden_states_are_those_of_transformers(encoded: Encoded, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"

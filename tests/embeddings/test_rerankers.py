@@ -70,7 +70,7 @@ def ranker(
     loaded.close()
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(10)
 def test_scores_are_those_of_transformers(ranker: Ranker) -> None:
     prompts = [ranker.loaded.prompts.ranking.prompt(QUERY, document) for document in DOCUMENTS]
     found = ranker.loaded.embedder.vectors(prompts)
@@ -83,6 +83,7 @@ def test_scores_are_those_of_transformers(ranker: Ranker) -> None:
         assert vector.values == pytest.approx(logits.tolist(), abs=1e-4)
 
 
+@pytest.mark.few(6)
 def test_probabilities_are_those_of_transformers(ranker: Ranker) -> None:
     texts, config = DOCUMENTS, ranker.reference.config
     for text, found in zip(texts, ranker.loaded.classify(texts), strict=True):
@@ -96,6 +97,7 @@ def test_probabilities_are_those_of_transformers(ranker: Ranker) -> None:
         assert found.tokens == len(ids)
 
 
+@pytest.mark.few(6)
 def test_a_pair_is_classified_as_a_document_is_ranked(ranker: Ranker) -> None:
     prompts = ranker.loaded.prompts
     pair = prompts.classification(QUERY, DOCUMENTS[0])
@@ -104,6 +106,7 @@ def test_a_pair_is_classified_as_a_document_is_ranked(ranker: Ranker) -> None:
     assert len(long.ids) == ranker.loaded.context_tokens
 
 
+@pytest.mark.few(6)
 def test_a_long_document_is_cut_and_the_query_is_not(ranker: Ranker) -> None:
     prompt = ranker.loaded.prompts.ranking.prompt(QUERY, "tokens " * 99, truncate=True)
     limit = ranker.loaded.context_tokens
@@ -114,6 +117,7 @@ def test_a_long_document_is_cut_and_the_query_is_not(ranker: Ranker) -> None:
     assert vector.tokens == limit
 
 
+@pytest.mark.few(6)
 def test_a_reranker_makes_no_embeddings(ranker: Ranker) -> None:
     with pytest.raises(Unsupported, match=r"use mrs (rerank|classify)"):
         ranker.loaded.embed(["a key"])
