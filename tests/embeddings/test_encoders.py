@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 import torch
-from encoder_cases import Encoded
+from encoder_cases import CASES, Encoded
 from torch import Tensor
 
 from mrs.architecture.describe import describe
@@ -19,6 +19,7 @@ from mrs.engine.pooling import Pooling
 from mrs.engine.profile.run import profile_run
 from mrs.engine.sequence import SequenceRequest
 from mrs.kernels.cpu.library import is_available
+from mrs.kernels.workspace import attention as workspace
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.model.decoder import Decoder
 from mrs.model.model_weights import ModelWeights
@@ -33,6 +34,8 @@ from support.planned_decoder import planned_decoder
 CPU = torch.device("cpu")
 #: What bf16 may change, and more where scores are not scaled: transformers loses as much.
 IN_BF16, MORE_IN_BF16 = 2e-2, {"embedding_gemma2_text": 0.2}
+#: One of each kind of attention that makes scores itself.
+BY_DISTANCE = [each for each in CASES if each.id in ("mpnet-default", "deberta-v2-default")]
 Loaded = tuple[Description, Plan, ModelWeights, Decoder]
 
 
@@ -121,6 +124,18 @@ def test_a_text_is_never_cut_into_chunks(encoded: Encoded) -> None:
     (vector,) = embed(engine, [encoded.ids], "mean")
     mean = encoded.hidden.double().mean(0)
     assert vector == pytest.approx((mean / mean.norm()).tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("encoded", BY_DISTANCE, ids=lambda case: case.id, indirect=True)
+def test_heads_attend_some_at_a_time(encoded: Encoded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they do in long texts: the memory of scores is bounded, and planned so."""
+    monkeypatch.setattr(workspace, "SCORES_AT_ONCE", 3 * 128**2)
+    _, plan, _, decoder = load(encoded.folder)
+    (terms,) = plan.breakdowns
+    measured = profile_run(decoder, plan.workload.cache)
+    assert 0 < measured.activation_bytes[CPU] <= terms.activations.expected
+    monkeypatch.setattr(workspace, "SCORES_AT_ONCE", 3 * len(encoded.ids) ** 2)
+    assert difference(hidden_states(decoder, [encoded.ids])[0], encoded.hidden) < 1e-4
 
 
 @pytest.mark.few(5)
