@@ -32,7 +32,7 @@ from mrs_cli.parsing.flags.command_flags import (
     SessionWords,
     ShellFlags,
 )
-from mrs_cli.parsing.flags.embed_flags import EmbedFlags, RerankFlags, TextFlags
+from mrs_cli.parsing.flags.embed_flags import ClassifyFlags, EmbedFlags, RerankFlags, TextFlags
 from mrs_cli.parsing.flags.global_flags import (
     BenchGlobalFlags,
     GlobalFlags,
@@ -293,6 +293,12 @@ def _rerank(now: Invocation, request: RunRequest) -> int:
     return run_rerank(now.environment, now.output, now.rerank, now.texts, request)
 
 
+def _classify(now: Invocation, request: RunRequest) -> int:
+    from mrs_cli.commands.classify import run_classify
+
+    return run_classify(now.environment, now.output, now.classify, now.texts, request)
+
+
 def _quantize(now: Invocation, request: RunRequest) -> int:
     from mrs_cli.commands.quantize import run_quantize
 
@@ -326,6 +332,12 @@ RERANK = Action(
     _rerank,
     {"rerank": RerankFlags, "flags": LoadGlobalFlags, **_PLANNED},
     {**_PLANNED, "rerank": RerankFlags, "texts": TextFlags},
+    {},
+)
+CLASSIFY = Action(
+    _classify,
+    {"classify": ClassifyFlags, "flags": LoadGlobalFlags, **_PLANNED},
+    {**_PLANNED, "classify": ClassifyFlags, "texts": TextFlags},
     {},
 )
 _QUANTIZED = {**_PLANNED, "quantize": QuantizeFlags}
@@ -549,6 +561,7 @@ def command_tree() -> Any:
             "batch": _batch,
             "embed": partial(EMBED.group, "embed"),
             "rerank": partial(RERANK.group, "rerank"),
+            "classify": partial(CLASSIFY.group, "classify"),
             "worker": _worker,
             "plan": partial(PLAN.group, "plan"),
             "fit": partial(FIT.group, "fit"),

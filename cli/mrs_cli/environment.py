@@ -28,6 +28,15 @@ class Embedding(Protocol):
     def tokens(self) -> int: ...
 
 
+class Classified(Protocol):
+    """The best class of a text, and what is said of each."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def probabilities(self) -> Mapping[str, float]: ...
+
+
 class ChatModel(Protocol):
     """A model that replies, loaded in this process or by a server of this user.
 
@@ -110,6 +119,13 @@ class Model(ChatModel, Protocol):
     ) -> Sequence[tuple[int, float, int]]:
         """(index, score from 0 to 1, tokens) of the documents, best first."""
         ...
+
+    def require_classes(self) -> object:
+        """Raise Unsupported if the model does not classify texts."""
+
+    def classify(
+        self, texts: Sequence[str], *, text_pair: str | None = None, truncate: bool = False
+    ) -> Sequence[Classified]: ...
 
 
 class LoadFunction(Protocol):

@@ -67,6 +67,22 @@ def test_documents_are_ranked(tmp_path: Path) -> None:
             runner.rerank("the key?", "a key")
 
 
+def test_texts_are_classified(tmp_path: Path) -> None:
+    kind, labels = "AutoModelForSequenceClassification", {0: "bad", 1: "good"}
+    write_model(tmp_path, "electra", kind, id2label=labels)
+    with Runner(which=Which.Embedding(str(tmp_path), dtype="f32"), cpu=True) as runner:
+        found = runner.classify(["a key", "the cache keeps values"])
+        assert [list(each.probabilities) for each in found] == [["bad", "good"]] * 2
+        assert all(sum(each.probabilities.values()) == pytest.approx(1) for each in found)
+        assert all(
+            each.label == max(each.probabilities, key=each.probabilities.get) for each in found
+        )
+        (pair,) = runner.classify(["a key"], text_pair="the cache")
+        assert pair.tokens > found[0].tokens
+        with pytest.raises(UsageError, match="texts"):
+            runner.classify("the key?")
+
+
 def test_there_are_no_replies(embedder: Runner) -> None:
     with pytest.raises(Unsupported, match="makes embeddings of texts, but no replies"):
         embedder.send_completion_request(CompletionRequest("a key"))

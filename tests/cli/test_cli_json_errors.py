@@ -13,6 +13,7 @@ COMMANDS = [
     ("plan", "plain", "-m", "/no/such/model"),
     ("embed", "-m", "/no/such/model", "text"),
     ("rerank", "-m", "/no/such/model", "query", "text"),
+    ("classify", "-m", "/no/such/model", "text"),
     ("bench", "-m", "/no/such/model"),
     ("tune", "-m", "/no/such/model"),
     ("quantize", "-m", "/no/such/model", "--isq", "q4k", "-o", "/tmp/never"),

@@ -9,7 +9,7 @@ import gguf
 import pytest
 import tokenizers
 import torch
-from encoder_cases import CASES, Encoded
+from encoder_cases import CASES, Encoded, EncoderCase
 from safetensors.torch import load_file
 from test_encoders import difference, hidden_states
 
@@ -25,11 +25,24 @@ from mrs.text.gguf_tokenizer import read_gguf_tokenizer
 from support.planned_decoder import planned_decoder
 from support.sentence_models import VOCABULARY, write_tokenizer
 
-#: GGUF files do not say that a BERT has the approximation of GELU.
+#: The architecture of files of each family.
+ARCHITECTURES = {
+    "bert": "bert",
+    "xlm-roberta": "bert",
+    "camembert": "bert",
+    "distilbert": "bert",
+    "nomic_bert": "nomic-bert",
+    "modernbert": "modern-bert",
+    "jina_embeddings_v3": "jina-bert-v3",
+    "eurobert": "eurobert",
+}
+#: GGUF files do not say that a BERT has the approximation of GELU, or norms with a bias.
+UNSAID = {"hidden_act", "activation", "norm_bias"}
 FILES = [
-    case
-    for case in CASES
-    if case.family in ("bert", "nomic_bert") and "hidden_act" not in case.changes
+    case for case in CASES if case.family in ARCHITECTURES and not UNSAID & {*case.changes}
+] + [
+    EncoderCase("modernbert", "first", {"local_attention": 12, "hidden_activation": "silu"}),
+    EncoderCase("xlm-roberta", "padded", {"type_vocab_size": 2, "pad_token_id": 3}),
 ]
 TOKENS_KEY = "tokenizer.ggml.tokens"
 
@@ -37,34 +50,49 @@ TOKENS_KEY = "tokenizer.ggml.tokens"
 def write_gguf(encoded: Encoded, path: Path, pooling: int = 2) -> None:
     """What llama.cpp's converter writes, without a tokenizer."""
     config = json.loads((encoded.folder / "config.json").read_text())
-    arch = encoded.case.family.replace("_", "-")
+    family = encoded.case.family
+    arch = ARCHITECTURES[family]
+    first = config["pad_token_id"] + 1 if family in ("xlm-roberta", "camembert") else 0
+    layers = config.get("num_hidden_layers") or config["n_layers"]
     writer = gguf.GGUFWriter(path, arch)
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_layer_norm_eps(config["layer_norm_eps"])
+    writer.add_context_length(config["max_position_embeddings"] - first)
+    writer.add_embedding_length(config.get("hidden_size") or config["dim"])
+    writer.add_block_count(layers)
+    writer.add_feed_forward_length(config.get("hidden_dim") or config["intermediate_size"])
+    writer.add_head_count(config.get("num_attention_heads") or config["n_heads"])
+    if "rms_norm_eps" in config:
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+        writer.add_head_count_kv(config["num_key_value_heads"])
+        writer.add_key_length(config["head_dim"])
+    else:
+        eps = config.get("layer_norm_eps") or config.get("norm_eps") or 1e-12
+        writer.add_layer_norm_eps(eps)
     writer.add_causal_attention(False)
     writer.add_pooling_type(gguf.PoolingType(pooling))
-    writer.add_token_type_count(config["type_vocab_size"])
-    if arch == "nomic-bert":
-        writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    writer.add_token_type_count(config.get("type_vocab_size", 1))
+    if rope := config.get("rope_parameters"):
+        writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
+        if local := rope.get("sliding_attention"):
+            writer.add_rope_freq_base_swa(local["rope_theta"])
+            writer.add_sliding_window(config["local_attention"])
+            writer.add_string(f"{arch}.hidden_activation", config["hidden_activation"])
+            writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
     kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
-    names = gguf.get_tensor_name_map(kind, config["num_hidden_layers"])
+    names = gguf.get_tensor_name_map(kind, layers)
     for name, tensor in load_file(encoded.folder / "model.safetensors").items():
         if "pooler" not in name:
-            known = names.get_name(
-                name.replace("nomic_bert.", ""), try_suffixes=(".weight", ".bias")
-            )
+            usual = name.replace("nomic_bert.", "").replace("model.", "")
+            known = names.get_name(usual, try_suffixes=(".weight", ".bias"))
             assert known is not None, name
-            writer.add_tensor(known, tensor.numpy())
+            rows = tensor[first:] if "position_embeddings" in name else tensor
+            writer.add_tensor(known, rows.contiguous().numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("encoded", FILES, ids=lambda case: case.id, indirect=True)
 def test_hidden_states_are_those_of_transformers(encoded: Encoded, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"

@@ -30,7 +30,14 @@ def write_gguf(folder: Path, arch: str, tensors: dict[str, torch.Tensor]) -> Pat
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_pooling_type(gguf.PoolingType.RANK)
-    if arch == "bert":
+    if arch == "modern-bert":
+        writer.add_layer_norm_eps(config["norm_eps"])
+        writer.add_causal_attention(False)
+        writer.add_sliding_window(config["local_attention"])
+        writer.add_sliding_window_pattern(3)
+        writer.add_rope_freq_base(160_000.0)
+        writer.add_rope_freq_base_swa(10_000.0)
+    elif arch == "bert":
         writer.add_layer_norm_eps(config["layer_norm_eps"])
         writer.add_causal_attention(False)
         writer.add_token_type_count(config["type_vocab_size"])
@@ -90,6 +97,25 @@ def test_a_classifier_after_a_layer(tmp_path: Path) -> None:
         with torch.inference_mode():
             pair = {"token_type_ids": torch.tensor([types])}
             logit = float(reference(torch.tensor([ids]), **pair).logits[0, 0])
+        assert found[index] == pytest.approx(sigmoid(logit), abs=1e-5)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_classifier_with_a_norm_after_the_mean(tmp_path: Path, bias: bool) -> None:
+    config = {"num_labels": 1, "classifier_pooling": "mean", "classifier_bias": bias}
+    kind = "AutoModelForSequenceClassification"
+    reference = write_model(tmp_path, "modernbert", kind, num_hidden_layers=4, **config)
+    spelled = {"head.dense": "cls", "head.norm": "cls.norm", "classifier": "cls.output"}
+    tensors = {}
+    for name, tensor in load_file(tmp_path / "model.safetensors").items():
+        module, _, suffix = name.rpartition(".")
+        own = f"{spelled[module]}.{suffix}" if module in spelled else name.removeprefix("model.")
+        tensors[own] = tensor
+    found = ranked(write_gguf(tmp_path, "modern-bert", tensors))
+    for index, document in enumerate(DOCUMENTS):
+        ids, _ = token_ids(tmp_path, QUERY, document)
+        with torch.inference_mode():
+            logit = float(reference(torch.tensor([ids])).logits[0, 0])
         assert found[index] == pytest.approx(sigmoid(logit), abs=1e-5)
 
 

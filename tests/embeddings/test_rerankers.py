@@ -15,6 +15,15 @@ from support.sentence_models import load, token_ids, write_model
 
 QUERY = "the key?"
 DOCUMENTS = ["a cache keeps keys and values", "text", "tokens, tokens " * 5]
+DEBERTA = {
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_buckets": 8,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "position_biased_input": False,
+}
+EURO = {"attention_bias": True, "mlp_bias": True}
 CASES = (
     ("bert", {"num_labels": 1}),
     ("bert", {"num_labels": 3, "hidden_act": "gelu_new"}),
@@ -25,11 +34,21 @@ CASES = (
         "modernbert",
         {"num_labels": 2, "classifier_pooling": "mean", "classifier_bias": True, "norm_bias": True},
     ),
+    ("distilbert", {"num_labels": 3, "hidden_dim": 96}),
+    ("electra", {"num_labels": 1, "embedding_size": 32}),
+    ("mpnet", {"num_labels": 2}),
+    ("deberta-v2", {"num_labels": 3, "type_vocab_size": 2, **DEBERTA}),
+    ("deberta-v2", {"num_labels": 1, **DEBERTA, "share_att_key": False}),
+    ("jina_embeddings_v3", {"num_labels": 1, "type_vocab_size": 2}),
+    ("gte", {"num_labels": 1, "type_vocab_size": 2}),
+    ("eurobert", {"num_labels": 2, "mask_token_id": 2}),
+    ("eurobert", {"num_labels": 1, "mask_token_id": 2, "classifier_pooling": "bos"}),
+    ("eurobert", {"num_labels": 3, "mask_token_id": 2, "classifier_pooling": "mean", **EURO}),
     ("qwen3", {"num_labels": 1, "head_dim": 16, "num_key_value_heads": 4}),
     ("llama", {"num_labels": 2, "num_key_value_heads": 2, "tie_word_embeddings": True}),
 )
 #: Families without types of texts.
-UNTYPED = ("modernbert", "qwen3", "llama")
+UNTYPED = ("modernbert", "distilbert", "mpnet", "eurobert", "qwen3", "llama")
 
 
 class Ranker(NamedTuple):
@@ -51,7 +70,7 @@ def ranker(
     loaded.close()
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(10)
 def test_scores_are_those_of_transformers(ranker: Ranker) -> None:
     prompts = [ranker.loaded.prompts.ranking.prompt(QUERY, document) for document in DOCUMENTS]
     found = ranker.loaded.embedder.vectors(prompts)
@@ -64,6 +83,30 @@ def test_scores_are_those_of_transformers(ranker: Ranker) -> None:
         assert vector.values == pytest.approx(logits.tolist(), abs=1e-4)
 
 
+@pytest.mark.few(6)
+def test_probabilities_are_those_of_transformers(ranker: Ranker) -> None:
+    texts, config = DOCUMENTS, ranker.reference.config
+    for text, found in zip(texts, ranker.loaded.classify(texts), strict=True):
+        with torch.inference_mode():
+            ids = token_ids(ranker.folder, text)[0]
+            logits = ranker.reference(torch.tensor([ids])).logits[0]
+        shares = logits.softmax(-1) if len(logits) > 1 else logits.sigmoid()
+        assert list(found.probabilities) == list(config.id2label.values())
+        assert list(found.probabilities.values()) == pytest.approx(shares.tolist(), abs=1e-5)
+        assert found.label == config.id2label[int(logits.argmax())]
+        assert found.tokens == len(ids)
+
+
+@pytest.mark.few(6)
+def test_a_pair_is_classified_as_a_document_is_ranked(ranker: Ranker) -> None:
+    prompts = ranker.loaded.prompts
+    pair = prompts.classification(QUERY, DOCUMENTS[0])
+    assert pair == prompts.ranking.prompt(QUERY, DOCUMENTS[0])
+    long = prompts.classification(QUERY, "tokens " * 99, truncate=True)
+    assert len(long.ids) == ranker.loaded.context_tokens
+
+
+@pytest.mark.few(6)
 def test_a_long_document_is_cut_and_the_query_is_not(ranker: Ranker) -> None:
     prompt = ranker.loaded.prompts.ranking.prompt(QUERY, "tokens " * 99, truncate=True)
     limit = ranker.loaded.context_tokens
@@ -74,6 +117,7 @@ def test_a_long_document_is_cut_and_the_query_is_not(ranker: Ranker) -> None:
     assert vector.tokens == limit
 
 
+@pytest.mark.few(6)
 def test_a_reranker_makes_no_embeddings(ranker: Ranker) -> None:
-    with pytest.raises(Unsupported, match="use mrs rerank"):
+    with pytest.raises(Unsupported, match=r"use mrs (rerank|classify)"):
         ranker.loaded.embed(["a key"])

@@ -55,6 +55,7 @@ from mrs.layers.mlp.spec import Mlp
 from mrs.layers.moe.spec import MlpAndMoe, Moe, Router
 from mrs.layers.norm.spec import Norm
 from mrs.layers.parallel_mixers.spec import ParallelMixers
+from mrs.layers.relative_attention.spec import BiasedAttention, DisentangledAttention
 from mrs.layers.rope.spec import QueryScale, Rope, RopeScaling
 from mrs.layers.short_convolution.spec import ShortConvolution
 from mrs.layers.slots import Slot
@@ -129,6 +130,11 @@ OTHERS = (
     Layer(IndexedAttention(*MLA, indexer=Indexer(2, 16, 8, False, NORM)), MLP, NORM),
     Layer(BorrowedChoiceAttention(*MLA, top_k=8), MLP, NORM),
     Layer(OwnMixer(64), MLP, NORM),
+)
+#: Those that processes do not share either.
+WHOLE = (
+    Layer(BiasedAttention(4, 4, 16, 0.25, None), MLP, NORM, style="post_sum"),
+    Layer(DisentangledAttention(4, 4, 16, 0.25, None, norm=NORM), MLP, NORM, style="post_sum"),
 )
 MODEL = ModelSpec("made_up", 160, 64, (LAYER,), NORM, tied_head=True, context_tokens=512)
 FULL_MODEL = replace(
@@ -310,7 +316,7 @@ PATHS = [
     ),
     Path(
         "planned bytes",
-        (*LAYERS, *OTHERS),
+        (*LAYERS, *OTHERS, *WHOLE),
         lambda layer: not uncounted_layer_bytes(layer, 64, SHAPE),
         (COUNTED,),
         own="planned",
@@ -408,7 +414,7 @@ def _takes(path: Path, make: Callable[[], Any]) -> bool:
 def test_all_specs_of_modules_and_layers_are_tried() -> None:
     found = {
         type(part)
-        for spec in (*LAYERS, *OTHERS, FULL_MODEL, JOINED)
+        for spec in (*LAYERS, *OTHERS, *WHOLE, FULL_MODEL, JOINED)
         for part, _ in _parts(spec, ())
     }
     for file in filter(attrgetter("ispkg"), pkgutil.iter_modules(layers.__path__)):
@@ -420,7 +426,7 @@ def test_all_specs_of_modules_and_layers_are_tried() -> None:
 
 @pytest.mark.parametrize("known", [table for path in PATHS for table in path.known])
 def test_no_path_names_what_does_not_exist(known: Known) -> None:
-    specs = (*LAYERS, *OTHERS, FULL_MODEL, JOINED)
+    specs = (*LAYERS, *OTHERS, *WHOLE, FULL_MODEL, JOINED)
     classes = {type(part).__name__: type(part) for spec in specs for part, _ in _parts(spec, ())}
     for kind, names in known.items():
         assert set(names.split()) <= {each.name for each in fields(classes[kind])}, kind

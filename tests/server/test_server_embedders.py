@@ -92,6 +92,7 @@ def test_a_long_text_is_cut_if_asked(embedder: RunningServer) -> None:
         ("/v1/completions", {"prompt": "a"}, None, "no replies"),
         ("/v1/chat/completions", {"messages": "a"}, None, "no replies"),
         ("/v1/rerank", {"query": "a", "documents": ["b"]}, "documents", "does not rank"),
+        ("/v1/classify", {"input": "a"}, "model", "does not classify"),
     ],
 )
 def test_what_is_wrong_is_named(
@@ -158,3 +159,53 @@ def test_a_ranker_makes_no_embeddings(ranker: RunningServer) -> None:
     reply = ranker.http.post("/v1/embeddings", json={"input": "a"})
     assert reply.status_code == 400
     assert "/v1/rerank" in reply.json()["error"]["message"]
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    folder = tmp_path_factory.mktemp("classifier")
+    more = {"id2label": {0: "no", 1: "perhaps", 2: "yes"}, "type_vocab_size": 2}
+    write_model(folder, "deberta-v2", "AutoModelForSequenceClassification", **more)
+    with running(source=ModelSource(str(folder), "safetensors"), dtype="f32") as made:
+        yield made
+
+
+def test_texts_are_classified_in_their_order(classifier: RunningServer) -> None:
+    reply = classifier.http.post("/classify", json={"input": TEXTS}).json()
+    assert [each["index"] for each in reply["data"]] == [0, 1, 2]
+    for each in reply["data"]:
+        assert each["num_classes"] == len(each["probs"]) == 3
+        assert sum(each["probs"]) == pytest.approx(1)
+        assert each["label"] == ("no", "perhaps", "yes")[np.argmax(each["probs"])]
+    assert reply["object"] == "list"
+    assert reply["usage"]["prompt_tokens"] == reply["usage"]["total_tokens"] > 6
+    (one,) = classifier.http.post("/v1/classify", json={"input": TEXTS[1]}).json()["data"]
+    assert one["probs"] == pytest.approx(reply["data"][1]["probs"], abs=1e-6)
+    pair = {"input": TEXTS[1], "text_pair": "the key?"}
+    (other,) = classifier.http.post("/v1/classify", json=pair).json()["data"]
+    assert other["probs"] != pytest.approx(one["probs"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param", "words"),
+    [
+        ("/v1/classify", {"input": "keys " * 99}, "input", "holds 96"),
+        ("/v1/classify", {"input": [5, 6], "text_pair": "a"}, "input", "part of a pair"),
+        ("/v1/classify", {"input": [5, 600]}, "input", "token 600"),
+        ("/v1/rerank", {"query": "a", "documents": ["b"]}, "model", "use mrs classify"),
+        ("/v1/embeddings", {"input": "a"}, "input", "/v1/classify"),
+    ],
+)
+def test_what_a_classifier_does_not_do(
+    classifier: RunningServer, path: str, fields: dict[str, object], param: str, words: str
+) -> None:
+    reply = classifier.http.post(path, json=fields)
+    assert reply.status_code == 400
+    assert words in reply.json()["error"]["message"]
+    assert reply.json()["error"]["param"] == param
+
+
+def test_a_long_text_is_classified_without_its_end(classifier: RunningServer) -> None:
+    body = {"input": "keys " * 99, "truncate_sequence": True}
+    reply = classifier.http.post("/v1/classify", json=body).json()
+    assert reply["usage"]["prompt_tokens"] == 96

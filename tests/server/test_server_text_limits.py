@@ -164,6 +164,7 @@ MANY: dict[str, tuple[str, Callable[[], dict[str, Any]], str]] = {
     "prompts": ("/v1/completions", lambda: {"prompt": ["a"] * MANY_ITEMS}, "prompt"),
     "ids": ("/v1/completions", lambda: {"prompt": [1] * MANY_ITEMS}, "prompt"),
     "inputs": ("/v1/embeddings", lambda: {"input": ["a"] * MANY_ITEMS}, "input"),
+    "classified": ("/v1/classify", lambda: {"input": ["a"] * MANY_ITEMS}, "input"),
     "documents": (
         "/v1/rerank",
         lambda: {"query": "a", "documents": ["a"] * MANY_ITEMS},

@@ -240,8 +240,10 @@ def _attention(
     q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **options: Any
 ) -> Tensor:
     scores = q @ k.transpose(-1, -2)
-    if attn_mask is not None:
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
         scores = torch.where(attn_mask, scores, scores)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
     return scores @ v
 
 

@@ -87,6 +87,15 @@ COMMAND_HELP = {
             'mrs rerank -m Qwen/Qwen3-Reranker-0.6B --query "Is Mars red?" --file texts',
         ),
     ),
+    "classify": CommandHelp(
+        "Say which class texts belong to.",
+        "",
+        "-m MODEL [FLAGS] [TEXT]...",
+        (
+            'mrs classify -m distilbert/distilbert-base-uncased-finetuned-sst-2-english "Great!"',
+            'mrs classify -m cross-encoder/nli-deberta-v3-base --text-pair "Mars is red." "It is."',
+        ),
+    ),
     "launch": CommandHelp(
         "Start a coding agent with a model of yours.",
         ASK,

@@ -28,7 +28,8 @@ _MODEL_FLAGS = ("-m", "--model-id")
 KINDS = ("plain", "vision-plain", "multimodal-plain", "gguf", "lora", "lora-gguf")
 #: Commands whose first word is no model, or is a preset itself.
 _OWN_WORDS = (
-    *KINDS, "launch", "save", "show", "stop", "embed", "rerank", "completions", "worker",
+    *KINDS, "launch", "save", "show", "stop", "embed", "rerank", "classify", "completions",
+    "worker",
 )  # fmt: skip
 #: Commands that delete what -m names.
 _DELETING = ("rm", "cache")

@@ -16,7 +16,7 @@ from mrs_cli.parsing.flags.command_flags import (
     PlanFlags,
     QuantizeFlags,
 )
-from mrs_cli.parsing.flags.embed_flags import EmbedFlags, RerankFlags, TextFlags
+from mrs_cli.parsing.flags.embed_flags import ClassifyFlags, EmbedFlags, RerankFlags, TextFlags
 from mrs_cli.parsing.flags.global_flags import GlobalFlags
 from mrs_cli.parsing.flags.model_flags import (
     AnyModelFlags,
@@ -79,5 +79,6 @@ class Invocation:
     server: ServerFlags = field(default_factory=ServerFlags)
     embed: EmbedFlags = field(default_factory=EmbedFlags)
     rerank: RerankFlags = field(default_factory=RerankFlags)
+    classify: ClassifyFlags = field(default_factory=ClassifyFlags)
     texts: TextFlags = field(default_factory=TextFlags)
     quantize: QuantizeFlags = field(default_factory=QuantizeFlags)

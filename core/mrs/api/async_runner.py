@@ -20,6 +20,7 @@ from mrs.api.runner import Runner
 if TYPE_CHECKING:
     from typing import Self
 
+    from mrs.run.classifier import Classified
     from mrs.run.ranker import Ranked
 
 #: Calls that wait at once, each in a thread; further ones wait for a thread.
@@ -141,6 +142,20 @@ class AsyncRunner:
         return await self._in_thread(
             lambda: self._runner.rerank(
                 query, documents, instruction=instruction, truncate_sequence=truncate_sequence
+            )
+        )
+
+    async def classify(
+        self,
+        texts: Sequence[str],
+        *,
+        text_pair: str | None = None,
+        truncate_sequence: bool = False,
+    ) -> list[Classified]:
+        """As `Runner.classify`. Raises MrsError."""
+        return await self._in_thread(
+            lambda: self._runner.classify(
+                texts, text_pair=text_pair, truncate_sequence=truncate_sequence
             )
         )
 

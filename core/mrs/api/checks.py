@@ -56,6 +56,7 @@ _TEXT, _PATH = of_type("a string", str), of_type("a path", str, Path)
 _NAME = Allowed(
     "a name or a path, not an empty one", lambda value: _PATH.accepts(value) and bool(str(value))
 )
+_LIST_OF_TEXTS = Allowed("a list of strings", lambda value: _is_list(value, _is_text))
 _NAME_TEXT = Allowed("a name", lambda value: _is_text(value) and bool(value))
 _TEXTS = Allowed(
     "a string or a list of strings", lambda value: _is_text(value) or _is_list(value, _is_text)
@@ -91,7 +92,9 @@ FIELDS: Mapping[str, FieldType] = {
     ),
     "prompt_name": _TEXT,
     "query": _TEXT,
-    "documents": Allowed("a list of strings", lambda value: _is_list(value, _is_text)),
+    "documents": _LIST_OF_TEXTS,
+    "texts": _LIST_OF_TEXTS,
+    "text_pair": _TEXT,
     "instruction": _TEXT,
     "dimensions": _POSITIVE,
     "model": _TEXT,

@@ -46,6 +46,7 @@ from mrs.run.model_loader import ModelLoader
 if TYPE_CHECKING:
     from typing import Self
 
+    from mrs.run.classifier import Classified
     from mrs.run.ranker import Ranked
 
 
@@ -303,6 +304,22 @@ class Runner:
         return self._model.rank(
             query, documents, instruction=instruction, truncate=truncate_sequence
         )
+
+    def classify(
+        self,
+        texts: Sequence[str],
+        *,
+        text_pair: str | None = None,
+        truncate_sequence: bool = False,
+    ) -> list[Classified]:
+        """(label, probabilities, tokens) of each text, for models that classify.
+
+        Each forms a pair with `text_pair`, if that is given, as premises do with a hypothesis. With
+        `truncate_sequence`, what is too long loses its end. Raises MrsError.
+        """
+        given = {"texts": texts, "truncate_sequence": truncate_sequence}
+        check(given if text_pair is None else {**given, "text_pair": text_pair})
+        return self._model.classify(texts, text_pair=text_pair, truncate=truncate_sequence)
 
     def tokenize_text(
         self,

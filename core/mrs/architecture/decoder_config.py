@@ -76,9 +76,13 @@ def per_layer_decoder(
     norm: Norm,
     *,
     altup: AltUp | None = None,
+    has_table: bool = True,
     **changes: Any,
 ) -> ModelSpec:
-    """A decoder whose layers have embeddings, if the config says so; `changes` are of layers."""
+    """A decoder whose layers have embeddings, if the config says so; `changes` are of layers.
+
+    Without a table these follow from the tokens' embeddings alone.
+    """
     activation, size = read_gelu(config), config.integer("hidden_size_per_layer_input", 0)
     gated_input = GatedInput(size, activation, norm) if size else None
     layers = stack_layers(
@@ -90,10 +94,12 @@ def per_layer_decoder(
         altup=altup,
         **changes,
     )
-    inputs = _read_layer_inputs(config, size, norm) if size else None
+    inputs = _read_layer_inputs(config, size, norm, has_table=has_table) if size else None
     return scaled_decoder(config, family, layers, norm, layer_inputs=inputs, altup=altup)
 
 
-def _read_layer_inputs(config: Config, size: int, norm: Norm) -> LayerInputs:
+def _read_layer_inputs(config: Config, size: int, norm: Norm, *, has_table: bool) -> LayerInputs:
+    if not has_table:
+        return LayerInputs(0, size, norm)
     rows, pad = config.positive("vocab_size_per_layer_input"), config.integer("pad_token_id", 0)
     return LayerInputs(rows, size, norm, pad if pad < rows else 0)

@@ -110,15 +110,20 @@ def with_pooler(
     elif ranks_by_tokens(files):
         return _with_ranking(spec, files, config), {}
     elif files.modules:
-        named = read_pooler(files, spec.hidden_size, config.where)
+        named = read_pooler(files, _of_states(family, config), spec.hidden_size, config.where)
         tokens = most_tokens(files, spec, config.where)
     elif spec.attends_both_ways:
-        named = NamedPooler(Pooler(), {})
+        named = NamedPooler(_of_states(family, config), {})
     else:
         return spec, {}
     pooler = sized(named.pooler, spec.hidden_size, config)
     headless = replace(spec, tied_head=False, head_bias=False)
     return replace(headless, pooler=pooler, context_tokens=tokens), named.names
+
+
+def _of_states(family: Family, config: Config) -> Pooler:
+    """The mean of the states, which may have been mapped, with the length 1."""
+    return Pooler() if family.states is None else family.states(config)
 
 
 def _with_ranking(spec: ModelSpec, files: SentenceFilesLike, config: Config) -> ModelSpec:

@@ -12,6 +12,7 @@ from mrs.architecture.model_spec import ModelSpec
 from mrs.config.config import Config
 
 if TYPE_CHECKING:
+    from mrs.architecture.pooler import Pooler
     from mrs.architecture.pooler_config import NamedPooler
 
 Names = Mapping[str, str]
@@ -41,6 +42,8 @@ class Family:
                            store the sum): all of them, or only those in `layers`
     classifier             for files of a model for classification, which ranks texts: config ->
                            its dense layers, with their tensor names
+    states                 for a model that maps the states of all tokens before they are pooled:
+                           config -> a pooler with that layer
     head                   how files have a draft head, if they may
     ignored                prefixes of the names of tensors of another purpose, which a warning
                            names; `{layers}` stands for the number of layers
@@ -60,6 +63,7 @@ class Family:
     gguf_rope_interleaved: bool = False
     norm_plus_one: Literal[False, "all", "layers"] = False
     classifier: Callable[[Config], NamedPooler] | None = None
+    states: Callable[[Config], Pooler] | None = None
     head: HeadFiles | None = None
     ignored: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ FUSED: dict[str, tuple[str, ...]] = {
     "mixer.beta_step": ("mixer.beta", "mixer.step"),
     "mixer.kv_b": ("mixer.k_b", "mixer.v_b"),
     "ffn.gate_up": ("ffn.gate", "ffn.up"),
+    "ffn.up_gate": ("ffn.up", "ffn.gate"),
     "ffn.experts.{expert}.gate_up": ("ffn.experts.{expert}.gate", "ffn.experts.{expert}.up"),
     "ffn.shared.gate_up": ("ffn.shared.gate", "ffn.shared.up"),
     "ffn.experts.{expert}.gate_up_pairs": ("ffn.experts.{expert}.gate", "ffn.experts.{expert}.up"),

@@ -48,6 +48,7 @@ KEYS: dict[str, str] = {
 #: config key -> the tensor whose number of rows it is.
 _ROWS: dict[str, str] = {
     "vocab_size": "token_embd.weight",
+    "type_vocab_size": "token_types.weight",
     "vocab_size_per_layer_input": "per_layer_token_embd.weight",
     "laurel_rank": "blk.0.laurel_l.weight",
     "attention_gates": "blk.0.attn_gate.weight",
@@ -55,6 +56,8 @@ _ROWS: dict[str, str] = {
     "classes_bias": "cls.output.bias",
     "classifier_size": "cls.weight",
     **{key: f"{tensor}.weight" for key, tensor in GGUF_DENSE.items()},
+    "classifier_bias": "cls.bias",
+    "classifier_norm": "cls.norm.weight",
 }
 
 #: config key -> tensors; the key is true if any layer has one of them.
@@ -94,6 +97,8 @@ def config_from_gguf(
     config = {key: value for key, value in named_values.items() if value is not None}
     sized = {key: tensor_shapes.get(name) for key, name in _ROWS.items()}
     config |= {key: shape[0] for key, shape in sized.items() if shape}
+    if sized["type_vocab_size"] is None and "type_vocab_size" in config:
+        config["type_vocab_size"] = 0  # DistilBERT is converted to a BERT without the table
     _leave_out_predicting_layers(config)
     _spread_lists(config, where)
     _layer_types(config, metadata.get(prefix + PATTERN), where)

@@ -15,8 +15,6 @@ from mrs.layers.mixer import Mixer
 from mrs.layers.moe.spec import Moe, Router
 from mrs.layers.rope.spec import QueryScale, Rope
 
-#: The tokenizer of BERT, as files name it.
-_WORD_PIECES = "bert"
 #: Of sizes that tensors have anyway, of the file's layout, of how a model was trained, and of
 #: images, which an mmproj file describes and which rotate by rows and columns.
 _SAYS_NOTHING = (
@@ -43,8 +41,15 @@ _OF_TOKENIZERS = re.compile(
     r"|suffix|middle|fim_[a-z]+)_token_id)"
     r"|chat_template(s|\.tool_use|\.rerank|\.default)?|huggingface\.json)"
 )
-#: The same for those of BERT.
-_OF_WORD_PIECES = re.compile(r"tokenizer\.ggml\.(add_sep_token|normalizer\.[a-z_]+)")
+#: The same for those of BERT and of T5, by the model that the file names.
+_OF_MODELS = {
+    "bert": re.compile(r"tokenizer\.ggml\.(add_sep_token|normalizer\.[a-z_]+)"),
+    "t5": re.compile(
+        r"tokenizer\.ggml\.(add_sep_token|remove_extra_whitespaces|precompiled_charsmap)"
+    ),
+}
+#: What stands between two texts, if something ends them.
+_MIDDLE, _ENDS = "tokenizer.ggml.add_sep_token", "tokenizer.ggml.add_eos_token"
 _SCORING = {"softmax": 1, "sigmoid": 2, "sparsemixer": 1}
 
 
@@ -76,13 +81,15 @@ def unused_gguf_keys(
 
 def unused_tokenizer_keys(metadata: Mapping[str, Any]) -> list[str]:
     """The keys of a GGUF file's tokenizer that are not read, without those that are off."""
-    is_bert = metadata.get(f"{_TOKENIZER}ggml.model") == _WORD_PIECES
+    own = _OF_MODELS.get(str(metadata.get(f"{_TOKENIZER}ggml.model")))
+    has_ends = bool(metadata.get(_ENDS))
     return sorted(
         key
         for key in metadata
         if key.startswith(_TOKENIZER)
         and not _OF_TOKENIZERS.fullmatch(key)
-        and not (is_bert and _OF_WORD_PIECES.fullmatch(key))
+        and not (own and own.fullmatch(key))
+        and not (has_ends and key == _MIDDLE)
         and metadata[key] not in (False, 0, "", None, [], ())
     )
 

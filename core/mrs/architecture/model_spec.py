@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 from mrs.errors import Unsupported
 from mrs.layers.attention.spec import EncoderAttention
 from mrs.layers.cross_attention.spec import CrossAttention
+from mrs.layers.first_input.spec import FirstInput
 from mrs.layers.layer import Layer
 from mrs.layers.mixer import Mixer
 from mrs.layers.norm.spec import Norm
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from mrs.architecture.pooler import Pooler, Ranking
     from mrs.architecture.vision_spec import Vision
     from mrs.layers.altup.spec import AltUp
-    from mrs.layers.first_input.spec import FirstInput
     from mrs.layers.joined_input.spec import JoinedInput
     from mrs.layers.layer_inputs.spec import LayerInputs
 
@@ -81,12 +82,18 @@ class ModelSpec:
         pooler = self.pooler
         if pooler is not None and pooler.is_score:
             raise Unsupported(
-                "the model ranks texts and makes no embeddings", hint=f"use {pooler.commands}"
+                "the model makes scores of texts and no embeddings", hint=f"use {pooler.commands}"
             )
         if dimensions is not None and pooler is None:
             raise Unsupported("embeddings of a model for replies cannot be shortened")
         if dimensions is not None and pooler is not None:
             pooler.check_dimensions(dimensions)
+
+    def require_classes(self) -> Pooler:
+        """What makes scores of classes. Raises Unsupported for any other model."""
+        if self.pooler is None or not self.pooler.has_classes:
+            raise Unsupported("the model does not classify texts", hint="load a classifier")
+        return self.pooler
 
     @property
     def head_weight(self) -> str:
@@ -102,7 +109,8 @@ class ModelSpec:
     def slots(self) -> Iterator[Slot]:
         """The weights outside of the layers."""
         width = self.embedding_size or self.hidden_size
-        yield Slot("embedding", (self.vocab_size + self.extra_tokens, width), "embedding")
+        own = self.input.width if isinstance(self.input, FirstInput) else None
+        yield Slot("embedding", (self.vocab_size + self.extra_tokens, own or width), "embedding")
         if self.embedding_size is not None:
             yield Slot("embedding_in", (self.hidden_size, width))
             yield Slot("embedding_out", (width, self.hidden_size))
@@ -120,6 +128,8 @@ class ModelSpec:
             yield from self.altup.model_slots(self.hidden_size)
         if self.layer_inputs is not None:
             yield from self.layer_inputs.slots(self.hidden_size, len(self.layers))
+        shared = (layer.mixer.shared_slots(self.hidden_size) for layer in self.layers)
+        yield from dict.fromkeys(chain.from_iterable(shared))
         for name, pairs in sorted(_factor_tables(self)):
             yield Slot(name, (pairs,), "vector")
 

@@ -14,6 +14,8 @@ from mrs.layers.slots import Slot, norm_slots
 #: the largest value of each dimension.
 PoolingKind = Literal["cls", "mean", "last", "max"]
 POOLING_KINDS: tuple[PoolingKind, ...] = get_args(PoolingKind)
+#: What makes probabilities of scores: of classes that exclude each other, or not; or nothing.
+ScoreScale = Literal["softmax", "sigmoid", "identity"]
 DenseActivation = Literal["identity", "tanh", "relu", "gelu", "silu", "sigmoid"]
 
 
@@ -38,10 +40,13 @@ class Pooler:
     size            values of the vector
     dimensions      smaller sizes: the model was trained so that the first values suffice
     is_score        whether the values are scores, before their sigmoid, and no embedding
+    labels          the names of the classes that the scores are of
+    scale           what makes probabilities of the scores of classes
     is_difference   whether the vector is the first of two classes less the second
     prompts         texts that go before a text, by name: for questions, for documents
     default_prompt  the name of the prompt if a request names none; None for no prompt
     lowercase       whether texts become lower case before anything else
+    states_dense    how many of the dense layers transform all hidden states before the pooling
     """
 
     pooling: PoolingKind = "mean"
@@ -50,10 +55,13 @@ class Pooler:
     size: int = 0
     dimensions: tuple[int, ...] | range = ()
     is_score: bool = False
+    labels: tuple[str, ...] = ()
+    scale: ScoreScale = "softmax"
     is_difference: bool = False
     prompts: tuple[tuple[str, str], ...] = ()
     default_prompt: str | None = None
     lowercase: bool = False
+    states_dense: int = 0
 
     def slots(self) -> Iterator[Slot]:
         """The weights of the dense layers."""
@@ -63,6 +71,11 @@ class Pooler:
                 yield from norm_slots(f"dense.{index}.norm", dense.rows, dense.norm)
 
     @property
+    def has_classes(self) -> bool:
+        """Whether the scores are of classes; a single one may be that of a document, too."""
+        return self.is_score and bool(self.labels) and not self.is_difference
+
+    @property
     def product(self) -> str:
         """What comes out, in one word."""
         return "scores" if self.is_score else "embeddings"
@@ -70,7 +83,10 @@ class Pooler:
     @property
     def commands(self) -> str:
         """The ways to use such a model."""
-        return "mrs rerank or /v1/rerank" if self.is_score else "mrs embed or /v1/embeddings"
+        if not self.is_score:
+            return "mrs embed or /v1/embeddings"
+        classifies = self.has_classes and len(self.labels) > 1
+        return "mrs classify or /v1/classify" if classifies else "mrs rerank or /v1/rerank"
 
     def prompted(self, text: str, name: str | None) -> str:
         """The text after the prompt of that name. Raises UsageError."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,10 +14,12 @@ from mrs.architecture.pooler import (
     Pooler,
     PoolingKind,
     Ranking,
+    ScoreScale,
     TokenScore,
 )
 from mrs.config.config import Config
 from mrs.errors import NotReadable, Unsupported
+from mrs.layers.norm.config import read_layer_norm
 from mrs.layers.norm.spec import Norm
 
 _POOLING: dict[str, PoolingKind] = {
@@ -57,10 +59,16 @@ class NamedPooler(NamedTuple):
     names: Mapping[str, str]
 
 
-def read_pooler(files: SentenceFilesLike, hidden_size: int, where: str) -> NamedPooler:
-    """The modules after the model. Raises Unsupported, with its name, for what is not supported."""
-    pooler, size = Pooler(normalize=False), hidden_size
+def read_pooler(
+    files: SentenceFilesLike, of_states: Pooler, hidden_size: int, where: str
+) -> NamedPooler:
+    """The modules after the model, whose states may be mapped before they are pooled.
+
+    Raises Unsupported, with its name, for what is not supported.
+    """
+    pooler = replace(of_states, normalize=False)
     names: dict[str, str] = {}
+    size = pooler.dense[-1].rows if pooler.dense else hidden_size
     for module in files.modules[1:]:
         config = Config(module.config, f"{where}/{module.folder}")
         if module.kind == "Pooling" and not names:
@@ -122,15 +130,24 @@ def _read_ranks(spec: ModelSpec, config: Config) -> NamedPooler:
     size = spec.hidden_size
     bias = config.has("classes_bias")
     classes = Dense(config.positive("classes"), size, bias)
-    answers = [str(label) for label in config.sequence("classifier_labels", ())] == ["yes", "no"]
+    stated = config.sequence("classifier_labels", ())
+    if len(stated) == classes.rows:
+        labels = _distinct(stated, config)
+    else:
+        labels = read_labels(config.changed({"num_labels": classes.rows}))
     pooling: PoolingKind = "cls" if spec.attends_both_ways else "last"
     dense: tuple[Dense, ...] = (classes,)
     names = {"dense.0": "cls.output"}
-    if config.has("classifier_size"):
+    if config.has("classifier_norm"):  # ModernBERT's, which llama.cpp puts after the mean
+        norm = read_layer_norm(config, bias=False)
+        dense = Dense(size, size, config.has("classifier_bias"), "gelu", norm), *dense
+        names = {"dense.0": "cls", "dense.0.norm": "cls.norm", "dense.1": "cls.output"}
+        pooling = "mean"
+    elif config.has("classifier_size"):
         dense = Dense(size, size, activation="tanh"), *dense
         names = {"dense.0": "cls", "dense.1": "cls.output"}
-    pooler = Pooler(
-        pooling, dense, normalize=False, is_score=True, is_difference=answers and classes.rows == 2
+    pooler = replace(
+        _of_classes(config, pooling, dense, labels), is_difference=labels == ("yes", "no")
     )
     return NamedPooler(pooler, names)
 
@@ -221,10 +238,11 @@ def read_classifier(
     config: Config, hidden: Dense, names: tuple[str, str], pooling: PoolingKind = "cls"
 ) -> NamedPooler:
     """The layer `hidden` on the pooled state, and the classes; `names` are of their tensors."""
-    dense = hidden, Dense(_classes(config), hidden.rows)
+    labels = read_labels(config)
+    dense = hidden, Dense(len(labels), hidden.rows)
     first, last = names
     slots = {"dense.0": first, "dense.1": last}
-    return NamedPooler(Pooler(pooling, dense, normalize=False, is_score=True), slots)
+    return NamedPooler(_of_classes(config, pooling, dense, labels), slots)
 
 
 def read_tanh_classifier(config: Config, first: str, last: str) -> NamedPooler:
@@ -246,11 +264,46 @@ def read_normed_classifier(config: Config, norm: Norm) -> NamedPooler:
 
 def read_score(config: Config) -> NamedPooler:
     """The classifier of a decoder: the classes of the last token, without a bias."""
-    scores = Dense(_classes(config), config.positive("hidden_size"), bias=False)
-    pooler = Pooler("last", (scores,), normalize=False, is_score=True)
-    return NamedPooler(pooler, {"dense.0": "score"})
+    labels = read_labels(config)
+    scores = Dense(len(labels), config.positive("hidden_size"), bias=False)
+    return NamedPooler(_of_classes(config, "last", (scores,), labels), {"dense.0": "score"})
 
 
-def _classes(config: Config) -> int:
-    """The number of classes: that of their names in the config, or else `num_labels`."""
-    return len(config.mapping("id2label")) or config.positive("num_labels", 2)
+def _of_classes(
+    config: Config, pooling: PoolingKind, dense: tuple[Dense, ...], labels: tuple[str, ...]
+) -> Pooler:
+    """What makes scores of these classes.
+
+    A config that does not say what its classes are has one that fits or not, or several of which
+    one does.
+    """
+    config.allow_only("problem_type", *_SCALES)
+    usual = "multi_label_classification" if len(labels) == 1 else "single_label_classification"
+    scale = _SCALES[config.text("problem_type", usual)]
+    return Pooler(pooling, dense, normalize=False, is_score=True, labels=labels, scale=scale)
+
+
+#: The values of `problem_type`, of configs.
+_SCALES: dict[str, ScoreScale] = {
+    "single_label_classification": "softmax",
+    "multi_label_classification": "sigmoid",
+    "regression": "identity",
+}
+#: A broken config must not make a huge list.
+_MOST_CLASSES = 100_000
+
+
+def read_labels(config: Config) -> tuple[str, ...]:
+    """The names of the classes in the config, or usual ones of `num_labels` classes."""
+    named = config.mapping("id2label")
+    count = len(named) or config.positive("num_labels", 2)
+    if count > _MOST_CLASSES:
+        raise NotReadable(f"num_labels = {count} is out of range", where=config.where)
+    return _distinct([named.get(str(index), f"LABEL_{index}") for index in range(count)], config)
+
+
+def _distinct(names: Sequence[object], config: Config) -> tuple[str, ...]:
+    labels = tuple(map(str, names))
+    if len({*labels}) < len(labels):
+        raise NotReadable("two of its classes have the same name", where=config.where)
+    return labels

@@ -14,7 +14,7 @@ from mrs.layers.empty.spec import NoFeedForward, NoMixer
 from mrs.layers.known_fields import SETTLED, Known, require_only, with_fields
 
 #: Further fields are named like this: with_fields(SETTLED, Attention="first second").
-SHARDABLE: Known = with_fields(SETTLED)
+SHARDABLE: Known = with_fields(SETTLED, FirstInput="width", Mlp="down_bias")
 
 
 def require_shardable(spec: ModelSpec, flag: str, pipeline: str) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Collection
 from mrs.config.config import Config
 
 #: Keys that do not shape logits, by parts of their names: of training, of tokens and generation,
-#: of what transformers returns, of how it computes the same, and of the file itself.
+#: of what transformers returns, of how it computes the same, of the file itself, and of classifiers
+#: and other heads of encoders, which whoever reads one looks up.
 _OF_OTHER_THINGS = re.compile(
     r"^_|drop|init|loss|jitter|_coef$|label|finetun|pretrain|gradient|problem_type|task"
     r"|token_id|tokens?_ids$|temperature$|^(top_[kp]|do_sample|num_beam|diversity|early_stop)"
@@ -20,6 +21,7 @@ _OF_OTHER_THINGS = re.compile(
     r"|associative_scan|mambapy|chunk_size|overlap|slow_but_exact|cache_(dtype|implementation)"
     r"|version|architectures|auto_map|name_or_path|model_type|unsloth|_time$|date|license"
     r"|torchscript|pruned_heads|tokenizer_class|processor_class|model_max_length|max_batch"
+    r"|^classifier_|^pooler_|^decoder_bias$|^sparse_pred|^legacy$"
     r"|time_step_(floor|max|min|scale|rank)|dt_(min|max)|a_log_m|mtp|nextn"
 )
 #: Keys whose values follow from other ones, or that are of a part which other keys switch off.

@@ -17,6 +17,7 @@ from mrs.model.native_layers import NativeSteps
 
 if TYPE_CHECKING:
     from mrs.model.decoder import Decoder
+    from mrs.model.pooler import PoolerModule
 
 #: What gets the states (N, hidden) of a batch that a draft head reads; None if it reads none.
 Taker = Callable[[ScheduledBatch], Callable[[Tensor], None] | None]
@@ -158,13 +159,13 @@ def _score(batch: ScheduledBatch) -> Callable[[slice, Tensor], None]:
     return score
 
 
-def _pool(
-    batch: ScheduledBatch, pooler: Callable[[Tensor], Tensor] | None
-) -> Callable[[Tensor], None]:
+def _pool(batch: ScheduledBatch, pooler: PoolerModule | None) -> Callable[[Tensor], None]:
     """A function that passes the hidden states (N, hidden) of a batch to those that pool them."""
 
     def pool(hidden: Tensor) -> None:
         start = 0
+        if pooler is not None:
+            hidden = pooler.states(hidden)
         for sequence, num_tokens in batch:
             if sequence.pooling is not None:
                 rows = hidden[start : start + num_tokens]

@@ -12,6 +12,7 @@ from mrs.config.config import Config
 from mrs.config.layer_kinds import layer_count
 from mrs.errors import NotReadable
 from mrs.layers.attention.config import read_encoder_attention
+from mrs.layers.attention.spec import EncoderAttention
 from mrs.layers.first_input.spec import FirstInput
 from mrs.layers.layer import Layer
 from mrs.layers.mlp.config import read_mlp
@@ -62,14 +63,22 @@ DEFAULTS = {
 }
 
 
-def read(config: Config, family: str = "bert", first_position: int = 0) -> ModelSpec:
-    """An encoder like BERT; the position of a text's first token is `first_position`."""
+def read(
+    config: Config,
+    family: str = "bert",
+    first_position: int = 0,
+    mixer: EncoderAttention | None = None,
+) -> ModelSpec:
+    """An encoder like BERT; the position of a text's first token is `first_position`.
+
+    With a `mixer` layers have another attention.
+    """
     config.allow_only("position_embedding_type", "absolute")
     config.require_off("is_decoder", "add_cross_attention")
     norm = read_layer_norm(config, default=1e-12)
-    attention = read_encoder_attention(config, rope=None, qkv_bias=True, out_bias=True)
+    plain = read_encoder_attention(config, rope=None, qkv_bias=True, out_bias=True)
     mlp = read_mlp(config, activation=config.activation("gelu"), gated=False, bias=True)
-    layer = Layer(attention, mlp, norm, style="post_sum")
+    layer = Layer(mixer or plain, mlp, norm, style="post_sum")
     positions = config.positive("max_position_embeddings")
     if positions <= first_position:
         raise NotReadable(f"all {positions} positions are before the first", where=config.where)

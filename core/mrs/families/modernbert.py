@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from mrs.architecture.decoder_config import decoder
 from mrs.architecture.family import Family
+from mrs.architecture.gguf_config import PATTERN
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.pooler_config import read_normed_classifier
 from mrs.config.config import Config
@@ -23,7 +24,13 @@ from mrs.layers.norm.spec import Norm
 _BASES = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}
 
 
+#: Of GGUF files: after how many layers comes the next one with full attention.
+_PERIOD = "full_attention_period"
+
+
 def read(config: Config) -> ModelSpec:
+    if config.has(_PERIOD):
+        config = _usual_config(config)
     norm, activation = _read_norm(config), config.activation("gelu", "hidden_activation")
     mlp = read_mlp(config, activation=activation, bias=config.flag("mlp_bias", False))
     layers = [
@@ -31,6 +38,13 @@ def read(config: Config) -> ModelSpec:
         for index, mixer in enumerate(read_local_encoder(config))
     ]
     return decoder(config, "modernbert", layers, norm, input=FirstInput(norm))
+
+
+def _usual_config(config: Config) -> Config:
+    """The config under the keys of config.json, of a GGUF file, where it has other rules."""
+    is_listed = not isinstance(config.values[_PERIOD], int)
+    period = {} if is_listed else {"global_attn_every_n_layers": config.positive(_PERIOD)}
+    return config.without("rope_theta", *(() if is_listed else ("layer_types",))).changed(period)
 
 
 def _read_norm(config: Config) -> Norm:
@@ -59,6 +73,7 @@ def _read_attention(config: Config, kind: str) -> EncoderAttention:
 FAMILY = Family(
     "modernbert",
     read,
+    gguf_arch="modern-bert",
     defaults={
         "vocab_size": 50_368,
         "hidden_size": 768,
@@ -79,6 +94,15 @@ FAMILY = Family(
         "ffn.gate_up": "mlp.Wi",
         "ffn.down": "mlp.Wo",
     },
+    gguf={"ffn.gate_up": "ffn_up"},
+    gguf_keys={
+        _PERIOD: PATTERN,
+        "local_attention": "attention.sliding_window",
+        "global_rope_theta": "rope.freq_base",
+        "local_rope_theta": "rope.freq_base_swa",
+        "hidden_activation": "hidden_activation",
+    },
+    gguf_defaults={_PERIOD: 3},
     classifier=lambda config: read_normed_classifier(config, _read_norm(config)),
     unread=("head.", "decoder."),
 )

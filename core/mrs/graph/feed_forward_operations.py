@@ -33,7 +33,8 @@ def transform(graph: Graph, mlp: Mlp, x: int, name: str = "ffn") -> int:
         graph.add(Xielu(gate, name, mlp.xielu_values))
     else:
         graph.add(Activate(gate, up[0] if up else None, mlp.activation, mlp.clamp))
-    (out,) = graph.projected(gate, {f"{name}.down": graph.widths[STREAM]}, bias=mlp.bias)
+    down = {f"{name}.down": graph.widths[STREAM]}
+    (out,) = graph.projected(gate, down, bias=mlp.bias or mlp.down_bias)
     if mlp.out_scale != 1.0:
         graph.add(Scale(out, mlp.out_scale))
     return out

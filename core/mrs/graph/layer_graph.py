@@ -91,7 +91,8 @@ _MODEL: Known = {
 #: A draft head has another input.
 _HEAD_MODEL: Known = with_fields(_MODEL, ModelSpec="input")
 _MLP: Known = {
-    "Mlp": "intermediate activation gated bias clamp cutoff gate_scale out_scale xielu_values"
+    "Mlp": "intermediate activation gated bias clamp cutoff gate_scale out_scale xielu_values "
+    "down_bias"
 }
 _MOE: Known = {
     "Mlp": "intermediate activation gated bias clamp",

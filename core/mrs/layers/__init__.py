@@ -13,7 +13,8 @@ Constants that kernels and plans share are in `mrs.kernels.workspace`.
 To add a kind of layer, write one folder or file, which nothing else has to name:
 
 1. `spec.py`: a frozen spec below `Mixer` or `FeedForward` with its `slots` (the weights, by name
-   and shape). A mixer also has its `cache_shape`: what a sequence remembers, in bytes for the plan.
+   and shape). A mixer also has its `cache_shape`: what a sequence remembers, in bytes for the plan;
+   and its `shared_slots`, if there are weights outside of the layers that all of them read.
    Prefixes, snapshots and drafts that are rolled back need no more of states than their shapes.
 2. A function that adds its operations to a graph (`mrs.graph.state_operations` has some), which
    reads every field. Torch and the native library compute them, and their memory follows from them.

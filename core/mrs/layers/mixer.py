@@ -171,6 +171,10 @@ class Mixer(Module):
     def cache_shape(self) -> CacheShape:
         """What is cached of a sequence."""
 
+    def shared_slots(self, hidden_size: int) -> Iterator[Slot]:
+        """Weights outside of the layers, which all layers with such a mixer read."""
+        return iter(())
+
     def cached_multiplications(self, context_tokens: int, image_keys: int) -> int:
         """Cached values that one token is multiplied with after `context_tokens` tokens.
 

@@ -55,6 +55,10 @@ class ModelWeights:
         vectors = {new: self._vectors[old] for old, new in named.items() if old in self._vectors}
         return ModelWeights({**self._matrices, **matrices}, {**self._vectors, **vectors})
 
+    def of_model(self) -> ModelWeights:
+        """The parameters of the whole model."""
+        return ModelWeights(self._matrices, self._vectors, sum_of_ranks=self.sum_of_ranks)
+
     def with_matrices(self, matrices: Mapping[str, Matrix]) -> ModelWeights:
         """The same parameters with other matrices for some names."""
         matrices = {**self._matrices, **matrices}

@@ -14,6 +14,7 @@ from mrs.request import Message, RunRequest, Sampling
 from mrs.run.prompt_reader import PromptReader
 
 if TYPE_CHECKING:
+    from mrs.architecture.pooler import Pooler
     from mrs.distributed.cluster import Cluster
     from mrs.engine.loop import EngineLoop, Outbox
     from mrs.engine.prompt import Prompt
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from mrs.engine.reply_events import ReplyEvents
     from mrs.process.promises import Promise
     from mrs.process.turns import Client
+    from mrs.run.classifier import Classified
     from mrs.run.embedder import Embedder, Vector
     from mrs.run.ranker import Ranked
     from mrs.text.tokenizer import Tokenizer
@@ -185,6 +187,29 @@ class LoadedModel:
         vectors = list(self.embedder.vectors(prompts))
         order = best_first(each.values for each in vectors)
         return [Ranked(index, score, vectors[index].tokens) for index, score in order]
+
+    def require_classes(self) -> Pooler:
+        """What makes scores of classes. Raises Unsupported if the model has none."""
+        return self.engine.spec.require_classes()
+
+    def classify(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        text_pair: str | None = None,
+        truncate: bool = False,
+    ) -> list[Classified]:
+        """The class of each text, alone or with `text_pair`.
+
+        Other arguments and errors are those of `PromptReader.classification` and `require_classes`.
+        """
+        from mrs.run.classifier import classified
+
+        pooler = self.require_classes()
+        prompts = [
+            self.prompts.classification(text, text_pair, truncate=truncate) for text in texts
+        ]
+        return [classified(pooler, *vector) for vector in self.embedder.vectors(prompts)]
 
     @property
     def embedder(self) -> Embedder:

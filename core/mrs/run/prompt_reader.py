@@ -170,6 +170,24 @@ class PromptReader:
         self.text_limit.check(text, must_fit=not truncate)
         return Prompt(self.text.tokenizer.encode_whole(text, most_tokens=most_tokens).ids)
 
+    def classification(
+        self, text: str | Sequence[int], pair: str | None = None, *, truncate: bool = False
+    ) -> Prompt:
+        """The tokens of a text to classify, alone or with another one, or given token ids.
+
+        With `truncate`, what exceeds the context loses its end. Raises UsageError.
+        """
+        from mrs.engine.prompt import Prompt
+
+        if pair is None:
+            return self.embedding(text, truncate=truncate)
+        if not isinstance(text, str):
+            raise UsageError("token ids cannot be a part of a pair", hint="give a text")
+        self.text_limit.check(text, pair, must_fit=not truncate)
+        most_tokens = self.context_tokens if truncate else None
+        whole = self.text.tokenizer.encode_whole(text, pair, most_tokens=most_tokens)
+        return Prompt(whole.ids, token_types=whole.types)
+
     @cached_property
     def ranking(self) -> RankingPrompts:
         """Makes prompts of questions and documents. Raises Unsupported if it does not rank."""

@@ -120,6 +120,7 @@ def relevance(values: Sequence[float]) -> float:
     """The sigmoid of a model's only score. Raises Unsupported for a model of several classes."""
     if len(values) != 1:
         raise Unsupported(
-            f"the model has {len(values)} classes and ranks nothing", hint="load a reranker"
+            f"the model has {len(values)} classes and ranks nothing",
+            hint="use mrs classify or /v1/classify",
         )
     return 1 / (1 + math.exp(-max(min(values[0], _MOST_LOGIT), -_MOST_LOGIT)))

@@ -54,6 +54,11 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
         lowercase = bool(metadata.get(_PREFIX + "normalizer.lowercase", True))
         strips = bool(metadata.get(_PREFIX + "normalizer.strip_accents", lowercase))
         rules = WordPieceRules(lowercase, strips)
+    elif model == "t5":
+        scores = _array(metadata, "scores", float, len(vocabulary.texts))
+        vocabulary, rules = replace(vocabulary, scores=scores), _unigram_rules(metadata)
+        add_bos = None
+        default_ids = {"eos_token": 1, "unk_token": 2}
     elif model == "gemma4":
         merges, rules = _merges(metadata), _space_rules(metadata)
     else:
@@ -78,8 +83,11 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
         from mrs.text.gguf_word_piece import surround
 
         surround(backend, metadata, vocabulary)
+    elif model == "t5":
+        _surround(backend, metadata, special_tokens)
     elif metadata.get(_PREFIX + "add_eos_token"):
-        _end_with(backend, special_tokens.get("eos_token"))
+        has_middle = bool(metadata.get(_PREFIX + "add_sep_token"))
+        _end_with(backend, special_tokens.get("eos_token"), has_middle=has_middle)
     return Tokenizer(
         backend,
         special_tokens=special_tokens,
@@ -99,6 +107,15 @@ def _vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
 
 def _space_rules(metadata: Mapping[str, Any]) -> SpaceRules:
     return SpaceRules("always" if metadata.get(_PREFIX + "add_space_prefix", True) else "never")
+
+
+def _unigram_rules(metadata: Mapping[str, Any]) -> SpaceRules:
+    """The rules of T5 and XLM-RoBERTa, with the table that changes characters."""
+    table = _PREFIX + "precompiled_charsmap"
+    values = _array(metadata, "precompiled_charsmap", int) if table in metadata else []
+    rewrites = bytes(value & 255 for value in values)
+    collapses = bool(metadata.get(_PREFIX + "remove_extra_whitespaces", True))
+    return replace(_space_rules(metadata), rewrites=rewrites, collapses=collapses, is_unigram=True)
 
 
 def _merges(metadata: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -129,12 +146,33 @@ def _pair(merge: str) -> tuple[str, str]:
     return left, right
 
 
-def _end_with(backend: tokenizers.Tokenizer, eos: str | None) -> None:
-    """Makes whole texts, such as those to embed, end with the token `eos`."""
+def _surround(
+    backend: tokenizers.Tokenizer, metadata: Mapping[str, Any], special_tokens: Mapping[str, str]
+) -> None:
+    """Puts what the file wants around texts, and two ends between two texts, as in XLM-RoBERTa."""
+    begins = bool(metadata.get(_PREFIX + "add_bos_token", False))
+    ends = bool(metadata.get(_PREFIX + "add_eos_token", True))
+    bos, eos = special_tokens.get("bos_token"), special_tokens.get("eos_token")
+    if (begins and bos is None) or (ends and eos is None):
+        where = _PREFIX + ("add_bos_token" if begins and bos is None else "add_eos_token")
+        raise NotReadable("there is no such token to add", where=where)
+    first = [str(bos)] if begins else []
+    last = [str(eos)] if ends else []
+    around = Around([*first, "$A", *last], [*first, "$A", *last, *last, "$B", *last])
+    put_around(backend, around, where=_PREFIX + "add_eos_token")
+
+
+def _end_with(backend: tokenizers.Tokenizer, eos: str | None, *, has_middle: bool = False) -> None:
+    """Makes whole texts, such as those to embed, end with the token `eos`.
+
+    With `has_middle` it also stands between two texts.
+    """
     where = _PREFIX + "add_eos_token"
     if eos is None:
         raise NotReadable("there is no end of text to add", where=where)
-    put_around(backend, Around(["$A", eos], ["$A", "$B:1", f"{eos}:1"]), where=where)
+    middle = [eos] if has_middle else []
+    around = Around(["$A", eos], ["$A", *middle, "$B:1", f"{eos}:1"])
+    put_around(backend, around, where=where)
 
 
 def _is_phi3(metadata: Mapping[str, Any], model: str) -> bool:

@@ -157,6 +157,7 @@ _NEEDED: dict[str, dict[str, Any]] = {
     "/v1/embeddings": {"input": "Hi"},
     "/v1/rerank": {"query": "Hi", "documents": ["a"]},
     "/v1/score": {"text_1": "Hi", "text_2": "a"},
+    "/v1/classify": {"input": "Hi"},
     "/tokenize": {"prompt": "Hi"},
     "/detokenize": {"tokens": [1]},
 }

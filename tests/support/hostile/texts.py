@@ -109,6 +109,7 @@ _FIELDS: dict[str, tuple[str, Callable[[str], dict[str, Any]]]] = {
     "embedded and cut": ("/v1/embeddings", lambda t: {"input": t, "truncate_sequence": True}),
     "query": ("/v1/rerank", lambda t: {"query": t, "documents": ["a", "b"]}),
     "document": ("/v1/rerank", lambda t: {"query": "a", "documents": [t, {"text": t}]}),
+    "classified": ("/v1/classify", lambda t: {"input": t, "text_pair": t}),
     "pair": ("/v1/score", lambda t: {"text_1": t, "text_2": [t]}),
     "tokenized": ("/tokenize", lambda t: {"prompt": t, "with_pieces": True}),
     "tokenized chat": ("/tokenize", lambda t: {"messages": _messages(t)}),

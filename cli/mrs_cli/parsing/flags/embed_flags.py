@@ -1,4 +1,4 @@
-"""Flags of `mrs embed` and `mrs rerank`."""
+"""Flags of `mrs embed`, `mrs rerank` and `mrs classify`."""
 
 from __future__ import annotations
 
@@ -91,8 +91,37 @@ class RerankFlags(Flags):
 
 
 @dataclass(init=False, eq=False, repr=False)
+class ClassifyFlags(Flags):
+    """Where the texts come from, and what they form a pair with."""
+
+    file: Annotated[
+        str | None,
+        prompt_option(
+            "--file", metavar="FILE", help="Classify each line of FILE that is not empty."
+        ),
+        USUAL,
+    ] = None
+    text_pair: Annotated[
+        str | None,
+        prompt_option(
+            "--text-pair",
+            metavar="TEXT",
+            help="The text that each text forms a pair with, for models of two texts, such as a "
+            "hypothesis that may follow from them.",
+        ),
+        USUAL,
+    ] = None
+    truncate: Annotated[
+        bool,
+        prompt_option(
+            "--truncate", help="Leave out the end of a text, or of its pair, that is too long."
+        ),
+    ] = False
+
+
+@dataclass(init=False, eq=False, repr=False)
 class TextFlags(Flags):
-    """The texts to embed or to rank."""
+    """The texts to embed, to rank or to classify."""
 
     texts: Annotated[
         list[str] | None,

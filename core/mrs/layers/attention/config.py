@@ -70,7 +70,7 @@ def read_biases(config: Config) -> dict[str, bool]:
 
 def read_attention(config: Config, **changes: Any) -> Attention:
     """Grouped-query attention scaled by 1/sqrt(head_dim); `changes` override its fields."""
-    return Attention(**_attention_fields(config, changes))
+    return Attention(**attention_fields(config, **changes))
 
 
 def biased_attention(config: Config, **changes: Any) -> Attention:
@@ -84,10 +84,11 @@ def read_encoder_attention(
     """The same in both directions; half of the config's `window` is on either side of a token."""
     if window is not None:
         changes["window"] = window // 2 + 1
-    return EncoderAttention(**_attention_fields(config, changes))
+    return EncoderAttention(**attention_fields(config, **changes))
 
 
-def _attention_fields(config: Config, changes: Mapping[str, Any]) -> dict[str, Any]:
+def attention_fields(config: Config, **changes: Any) -> dict[str, Any]:
+    """What all kinds of attention have; `changes` override it."""
     heads, kv_heads, head_dim = read_heads(config)
     sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "scale": head_dim**-0.5}
     fields: dict[str, Any] = {**sizes, **changes}

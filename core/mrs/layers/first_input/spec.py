@@ -17,19 +17,24 @@ class FirstInput:
 
     The table of positions has `positions` rows, of which a sequence begins with row
     `first_position`; that of token types, which say to which of two texts a token belongs, has
-    `token_types` rows.
+    `token_types` rows. Embeddings, tables and norm may have another `width` than the hidden size:
+    then a linear map with a bias comes after the norm.
     """
 
     norm: Norm | None = None
     positions: int = 0
     first_position: int = 0
     token_types: int = 0
+    width: int | None = None
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         """The weights in a model of `hidden_size`."""
+        width = self.width or hidden_size
         if self.positions:
-            yield Slot("positions", (self.positions, hidden_size), "dense")
+            yield Slot("positions", (self.positions, width), "dense")
         if self.token_types:
-            yield Slot("token_types", (self.token_types, hidden_size), "dense")
+            yield Slot("token_types", (self.token_types, width), "dense")
         if self.norm is not None:
-            yield from norm_slots("input_norm", hidden_size, self.norm)
+            yield from norm_slots("input_norm", width, self.norm)
+        if self.width is not None:
+            yield Slot("input_map", (hidden_size, width), bias=True)

@@ -17,7 +17,8 @@ class LayerInputs:
     For a token with the embedding e, after `embedding_scale`, all layers' inputs together are
     (norm(projection(e) / sqrt(hidden_size)) + sqrt(size) * table[id]) / sqrt(2), where the norm is
     over the `size` values of one layer. Tokens beyond the `vocab_size` of the table have row 0,
-    those of images the row `image_row`.
+    those of images the row `image_row`. With a `vocab_size` of 0 there is no table, and inputs are
+    norm(projection(e) / sqrt(hidden_size)).
     """
 
     vocab_size: int
@@ -28,7 +29,8 @@ class LayerInputs:
     def slots(self, hidden_size: int, layers: int) -> Iterator[Slot]:
         """The weights outside of the layers."""
         total = layers * self.size
-        yield Slot("layer_inputs.table", (self.vocab_size, total), "embedding")
+        if self.vocab_size:
+            yield Slot("layer_inputs.table", (self.vocab_size, total), "embedding")
         yield Slot("layer_inputs.projection", (total, hidden_size))
         yield from norm_slots("layer_inputs.norm", self.size, self.norm)
 

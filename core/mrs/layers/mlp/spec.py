@@ -14,6 +14,7 @@ from mrs.layers.slots import Slot
 class Mlp(FeedForward):
     """down(activation(gate(x)) * up(x)), or down(activation(up(x))) if not `gated`.
 
+    With `bias` all matrices have one, with `down_bias` the last one alone.
     `gate_scale` multiplies gate(x), and `out_scale` the result. With `cutoff`, as much as the mean
     and `cutoff` standard deviations of a token's gate is subtracted from it, and what is negative
     then is 0. `clamped_swiglu` is a function of both gate and up, which it clamps to `clamp`.
@@ -32,6 +33,7 @@ class Mlp(FeedForward):
     gate_scale: float = 1.0
     out_scale: float = 1.0
     xielu_values: tuple[float, ...] = ()
+    down_bias: bool = False
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         yield from mlp_slots("ffn", self, hidden_size)
@@ -54,7 +56,8 @@ def mlp_slots(name: str, mlp: Mlp, hidden_size: int, experts: int = 0) -> Iterat
     for slot in ("gate", "up") if mlp.gated else ("up",):
         shape = (rows, hidden_size)
         yield Slot(f"{name}.{slot}", shape, bias=bias, experts=experts, interleave_groups=rows)
-    yield Slot(f"{name}.down", (hidden_size, rows), bias=bias, experts=experts)
+    down_bias = bias or mlp.down_bias
+    yield Slot(f"{name}.down", (hidden_size, rows), bias=down_bias, experts=experts)
 
 
 def mlp_names(slot: str, module: str) -> Mapping[str, str]:

@@ -24,6 +24,7 @@ from mrs.plan.memory.layer_activations import (
 )
 from mrs.plan.memory.model_activations import (
     embedding_map_bytes,
+    input_map_bytes,
     joined_input_bytes,
     layer_inputs_bytes,
 )
@@ -264,6 +265,7 @@ class ModelSizes:
                 ),
                 *(layer_inputs_bytes(self.spec, shape, storage) for shape in shapes),
                 *(joined_input_bytes(self.spec, shape, storage) for shape in shapes),
+                *(input_map_bytes(self.spec, shape, storage) for shape in shapes),
                 *(
                     embedding_map_bytes(self.spec, shape, storage, self.workload.logits_rows)
                     for shape in shapes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mrs.architecture.model_spec import ModelSpec
+from mrs.layers.first_input.spec import FirstInput
 from mrs.layers.forward_pass import ForwardShape, norm_bytes, product_bytes
 from mrs.layers.joined_input.memory import MOST_UNREAD, join_bytes
 from mrs.layers.joined_input.spec import JoinedInput
@@ -23,10 +24,12 @@ def layer_inputs_bytes(spec: ModelSpec, shape: ForwardShape, storage: Mapping[st
     if spec.layer_inputs is None:
         return 0
     x, total = shape.size(spec.hidden_size), len(spec.layers) * spec.layer_inputs.size
-    table, inputs = storage["layer_inputs.table.weight"], shape.size(total)
+    inputs = shape.size(total)
     weight = storage["layer_inputs.projection.weight"]
     projection = product_bytes(shape, spec.hidden_size, total, weight)
-    rows = 2 * inputs
+    if not spec.layer_inputs.vocab_size:
+        return x + max(x + projection, inputs + norm_bytes(shape, total))
+    table, rows = storage["layer_inputs.table.weight"], 2 * inputs
     if table.form == "blocks":
         values, value_bytes = shape.tokens * total, shape.activation.block_bytes
         decoded = decoding_bytes(table.format.name, values, value_bytes, shape.threads)
@@ -45,6 +48,15 @@ def embedding_map_bytes(
     back = rows * hidden * shape.activation.block_bytes
     back += product_bytes(shape, hidden, width, out, tokens=rows)
     return max(shape.size(width) + product_bytes(shape, width, hidden, into), back)
+
+
+def input_map_bytes(spec: ModelSpec, shape: ForwardShape, storage: Mapping[str, Storage]) -> int:
+    """Peak while normed embeddings of another width are mapped to the hidden size."""
+    if not isinstance(spec.input, FirstInput) or spec.input.width is None:
+        return 0
+    width, weight = spec.input.width, storage["input_map.weight"]
+    product = product_bytes(shape, width, spec.hidden_size, weight, bias=True)
+    return shape.size(width) + max(norm_bytes(shape, width), shape.size(width) + product)
 
 
 def joined_input_bytes(spec: ModelSpec, shape: ForwardShape, storage: Mapping[str, Storage]) -> int:

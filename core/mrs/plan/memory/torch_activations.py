@@ -53,6 +53,8 @@ from mrs.layers.forward_pass import (
     product_bytes,
 )
 from mrs.layers.moe.spec import Moe, Router
+from mrs.layers.relative_attention.memory import relative_attention_bytes
+from mrs.layers.relative_attention.spec import RelativeAttention
 from mrs.layers.rope.memory import rotation_bytes, table_growth_bytes
 from mrs.plan.memory.state_activations import state_scratch_bytes
 
@@ -152,6 +154,10 @@ class _Scratch:
                 one, top_k = self._shape.of_one_sequence(), self._widths[choice]
                 results = self._shape.size(self._widths[out])
                 return 2 * results + attend_to_chosen_bytes(attention, top_k, one)
+            case AttendBothWays(_, _, _, out, RelativeAttention() as relative):
+                one, width = self._shape.of_one_sequence(), self._widths[STREAM]
+                attending = relative_attention_bytes(relative, one, width, self._storage_of)
+                return attending + self._shape.size(self._widths[out])
             case Attend(_, out, attention) | AttendBothWays(_, _, _, out, attention):
                 one, width = self._shape.of_one_sequence(), self._widths[out]
                 results, of_one = self._shape.size(width), one.size(width)

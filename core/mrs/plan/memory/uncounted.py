@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 #: Float32 tensors of all new tokens for each such field.
 _TENSORS = 4
 #: What the formulas of this folder count, by the name of the spec.
-COUNTED: Known = with_fields(SETTLED, JoinedInput="norm feeds_normed heads chained")
+COUNTED: Known = with_fields(
+    SETTLED, JoinedInput="norm feeds_normed heads chained", FirstInput="width", Mlp="down_bias"
+)
 #: Parts of a model with bytes of their own.
 _APART = ("layers", "vision", "pooler", "ranking")
 

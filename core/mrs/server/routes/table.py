@@ -28,6 +28,7 @@ from mrs.server.endpoints.batches import (
     files,
 )
 from mrs.server.endpoints.chat import chat
+from mrs.server.endpoints.classify import ClassifyRequest, ClassifyResponse, classify
 from mrs.server.endpoints.completions import complete
 from mrs.server.endpoints.embeddings import EmbeddingList, EmbeddingRequest, embed
 from mrs.server.endpoints.messages import count_tokens, messages
@@ -168,6 +169,7 @@ ROUTES = (
         takes_form=True,
     ),
     Route("POST", "/v1/rerank", rerank, RerankResponse, RerankRequest),
+    Route("POST", "/v1/classify", classify, ClassifyResponse, ClassifyRequest),
     Route("POST", "/v1/score", score, ScoreList, ScoreRequest),
     Route("POST", "/v1/files", add_file, FileObject, FileRequest, takes_form=True),
     Route("GET", "/v1/files", files, FileList),
