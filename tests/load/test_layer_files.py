@@ -517,7 +517,9 @@ class Mixture:
         whole = torch.zeros((slots + 1) * self.part_bytes, dtype=torch.uint8)
         start = -whole.data_ptr() % BLOCK_BYTES
         self.disk = DiskExperts(
-            made, list(whole[start : start + slots * self.part_bytes].split(self.part_bytes))
+            made,
+            list(whole[start : start + slots * self.part_bytes].split(self.part_bytes)),
+            torch.zeros(0),
         )
         begin = self.disk._reader.begin
 
@@ -527,21 +529,24 @@ class Mixture:
 
         self.disk._reader.begin = counted  # type: ignore[method-assign]
         kind = ctypes.CFUNCTYPE(
-            ctypes.c_bool, *[ctypes.c_int64, ctypes.c_void_p, *[ctypes.c_int64] * 3]
+            ctypes.c_bool,
+            *[ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_bool],
         )
         self._fetch = kind(self.disk.address)
-        self._experts = experts
+    def use(self, layer: int, chosen: Sequence[int], *, in_any_order: bool = False) -> list[int]:
+        """As the native library does: each expert in turn, whose bytes must be there.
 
-    def use(self, layer: int, chosen: Sequence[int]) -> None:
-        """As the native library does: each expert in turn, whose bytes must be there."""
-        counts = [expert in chosen for expert in range(self._experts)]
-        ends = np.cumsum(counts, dtype=np.int32)
-        for turn, expert in enumerate(sorted(chosen)):
-            done = self._fetch(layer, ends.ctypes.data, self._experts, turn, expert)
+        The order of their turns.
+        """
+        turns = np.array(sorted(chosen), np.int32)
+        for turn in range(len(chosen)):
+            done = self._fetch(layer, turns.ctypes.data, len(chosen), turn, in_any_order)
             self.disk.raise_failure()
             assert done
+            expert = int(turns[turn])
             found = self.matrices[layer, expert].decode()
             assert torch.equal(found, self.values[layer, expert])
+        return turns.tolist()
 
 
 @pytest.mark.parametrize("slots", [2, 3, 7, 24])
@@ -549,9 +554,18 @@ def test_every_expert_has_its_bytes(tmp_path: Path, slots: int) -> None:
     mixture, chance = Mixture(tmp_path, 3, 8, slots), random.Random(1)
     for _ in range(60):
         for layer in range(3):
-            mixture.use(layer, chance.sample(range(8), chance.randint(1, 8)))
+            chosen = chance.sample(range(8), chance.randint(1, 8))
+            turns = mixture.use(layer, chosen, in_any_order=chance.random() < 0.5)
+            assert sorted(turns) == sorted(chosen)
     if slots == 24:
         assert mixture.read <= 24
+
+
+def test_experts_in_memory_have_the_first_turns(tmp_path: Path) -> None:
+    mixture = Mixture(tmp_path, 1, 8, 4)
+    mixture.use(0, [2, 5])
+    assert mixture.use(0, [1, 2, 4, 5], in_any_order=True) == [2, 5, 1, 4]
+    assert mixture.use(0, [0, 2, 5]) == [0, 2, 5]
 
 
 def test_experts_that_are_used_most_stay(tmp_path: Path) -> None:

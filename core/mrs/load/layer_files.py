@@ -30,7 +30,13 @@ from mrs.model.disk_layers import DiskLayer, DiskLayers
 from mrs.model.disk_tables import DiskTable
 from mrs.process.direct_file import DirectFile, checksums, pieces, whole_blocks
 from mrs.process.files import TEMPORARY_SUFFIX, replace_file
-from mrs.quantization.layer_layout import LAYERS_IN_MEMORY, LayerLayout, TableLayout, packed_size
+from mrs.quantization.layer_layout import (
+    EXPERT_ROOMS,
+    LAYERS_IN_MEMORY,
+    LayerLayout,
+    TableLayout,
+    packed_size,
+)
 from mrs.quantization.storage import Storage
 from mrs.quantization.targets import Memory, Target
 from mrs.units import human_bytes
@@ -83,7 +89,7 @@ class LayerFiles:
         self._buffers = [arena.allocate(size_bytes) for size_bytes in buffers]
         #: Matrices that are read by rows, by the names of their parameters; once loaded.
         self.tables: dict[str, DiskTable] = {}
-        self._slots = _memory(_some(layouts, is_mixture=True), expert_slots)
+        self._slots = _memory(_some(layouts, is_mixture=True), expert_slots + EXPERT_ROOMS)
         self._turns = _memory(_some(layouts, is_mixture=False), LAYERS_IN_MEMORY)
         #: Layers that are read whole, and experts that are read when they are chosen; once loaded.
         self.layers: DiskLayers | None = None
@@ -141,7 +147,8 @@ class LayerFiles:
         if whole:
             self.layers = DiskLayers(whole, self._turns)
         if mixed:
-            self.experts = DiskExperts(mixed, self._slots)
+            *slots, room = self._slots
+            self.experts = DiskExperts(mixed, slots, room)
             for layer, experts in mixed.items():
                 for matrix, _ in chain.from_iterable(experts.matrices):
                     matrix.source = ExpertSource(self.experts, layer)

@@ -26,6 +26,7 @@ from mrs.plan.memory.device_sizes import ModelSizes
 from mrs.plan.placement.placement import Placement
 from mrs.process.direct_file import CAN_READ
 from mrs.quantization.layer_layout import (
+    EXPERT_ROOMS,
     LAYERS_IN_MEMORY,
     LayerLayout,
     TableLayout,
@@ -85,7 +86,8 @@ class OnDisk:
         layers, mixtures = self._of(is_mixture=False), self._of(is_mixture=True)
         turns = LAYERS_IN_MEMORY if layers else 0
         rows = sum(each.memory_bytes for each in self.tables.values())
-        return rows + turns * _largest_part(layers) + self.expert_slots * _largest_part(mixtures)
+        experts = self.expert_slots + EXPERT_ROOMS
+        return rows + turns * _largest_part(layers) + experts * _largest_part(mixtures)
 
     @property
     def saved_bytes(self) -> int:
@@ -107,7 +109,7 @@ class OnDisk:
         mixtures = self._of(is_mixture=True)
         if not mixtures:
             return self
-        room = int(_EXPERTS_SHARE * free_bytes) // _largest_part(mixtures)
+        room = int(_EXPERTS_SHARE * free_bytes) // _largest_part(mixtures) - EXPERT_ROOMS
         experts = sum(len(each.parts) for each in mixtures)
         return replace(self, expert_slots=min(experts, max(self.expert_slots, room)))
 
