@@ -21,7 +21,9 @@ import numpy as np
 import pytest
 import torch
 
-from mrs.devices.disk import FILE_NAME, layers_folder
+from mrs.devices import expert_uses
+from mrs.devices.disk import FILE_NAME, layers_folder, model_folder
+from mrs.devices.expert_uses import read_uses, remember_uses
 from mrs.devices.measurements import cache_file, write_entries
 from mrs.errors import BadIndex, DoesNotFit, NotReadable, UsageError
 from mrs.events import TextDelta
@@ -135,6 +137,91 @@ def test_experts_have_the_bits_of_those_in_memory(mixture: Path, isq: str | None
     for count in (1, 3, LAYERS):
         assert scores(mixture, count, isq=isq) == expected
     assert loader(mixture, LAYERS).plan.on_disk.expert_slots == 4
+
+
+@pytest.mark.parametrize("kind", ["qwen3_moe", "sinks"])
+def test_experts_that_wait_are_added_in_the_order_of_their_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Of two experts, any order gives the same sum; these have four, some without memory."""
+    config = {**MIXTURE, **MIXED_CONFIGS.get(kind, {}), "num_experts_per_tok": 4}
+    folder = written(tmp_path / "model", **{"kind": kind, **config})
+    orders = []
+
+    def noted(disk: DiskExperts, chosen: list[tuple[int, int]]) -> None:
+        orders.append(chosen)
+        choose(disk, chosen)
+
+    choose = DiskExperts._choose
+    monkeypatch.setattr(DiskExperts, "_choose", noted)
+    expected = scores(folder, None)
+    assert len(expected) == 12
+    assert scores(folder, 2) == expected
+    print("REORDERED", sum(order != sorted(order) for order in orders), len(orders))
+    assert any(order != sorted(order) for order in orders)
+
+
+def test_uses_are_kept_for_the_next_run(mixture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mrs.devices.expert_uses.LEAST_USES", 1)
+    assert loader(mixture, LAYERS).plan.on_disk.hit_rate is None
+    expected = scores(mixture, LAYERS)
+    gc.collect()
+    planned = loader(mixture, LAYERS).plan
+    uses = read_uses(model_folder(str(mixture)), dict.fromkeys(range(LAYERS), EXPERTS))
+    counts = sorted((count for layer in uses.values() for count in layer), reverse=True)
+    assert planned.on_disk.hit_rate == sum(counts[:4]) / sum(counts)
+    assert "in memory: by use of earlier runs, " in planned.disk_note
+    document = to_document(planned)
+    jsonschema.validate(document, json.loads(SCHEMA.read_text()))
+    assert document["planned"]["disk_expert_hit_rate"] == planned.on_disk.hit_rate
+    begun = []
+    begin_with = DiskExperts.begin_with
+
+    def noted(disk: DiskExperts, uses: Any) -> None:
+        begin_with(disk, uses)
+        begun.extend(disk._slot_of)
+
+    monkeypatch.setattr(DiskExperts, "begin_with", noted)
+    assert scores(mixture, LAYERS) == expected
+    assert sorted((uses[layer][n] for layer, n in begun), reverse=True) == counts[:4]
+
+
+def test_uses_that_cannot_be_kept_are_not_missed(
+    mixture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = scores(mixture, LAYERS)
+    gc.collect()
+    (model_folder(str(mixture)) / expert_uses.FILE_NAME).unlink()
+
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr("mrs.devices.measurements.replace_file", full)
+    assert scores(mixture, LAYERS) == expected
+    gc.collect()
+    assert not (model_folder(str(mixture)) / expert_uses.FILE_NAME).exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[",
+        "[]",
+        '{"0": [9, 9]}',
+        '{"0": [9, 9, -1]}',
+        '{"0": [9, 9, true]}',
+        '{"0": [9, 9, 1e300]}',
+    ],
+)
+def test_damaged_uses_are_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / expert_uses.FILE_NAME).write_text(content)
+    assert read_uses(tmp_path, {0: 3}) == {}
+    remember_uses(tmp_path, {0: [20, 1, 0]})
+    assert read_uses(tmp_path, {0: 3}) == {0: [20, 1, 0]}
+    assert read_uses(tmp_path, {0: 3, 1: 3}) == read_uses(tmp_path, {0: 4}) == {}
+    remember_uses(tmp_path, {0: [1, 1, 0]})
+    assert read_uses(tmp_path, {0: 3}) == {}
 
 
 @pytest.mark.parametrize("isq", [None, "q4_0"])
@@ -533,6 +620,7 @@ class Mixture:
             *[ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_bool],
         )
         self._fetch = kind(self.disk.address)
+
     def use(self, layer: int, chosen: Sequence[int], *, in_any_order: bool = False) -> list[int]:
         """As the native library does: each expert in turn, whose bytes must be there.
 
@@ -566,6 +654,15 @@ def test_experts_in_memory_have_the_first_turns(tmp_path: Path) -> None:
     mixture.use(0, [2, 5])
     assert mixture.use(0, [1, 2, 4, 5], in_any_order=True) == [2, 5, 1, 4]
     assert mixture.use(0, [0, 2, 5]) == [0, 2, 5]
+
+
+def test_a_run_begins_with_experts_that_were_used_most(tmp_path: Path) -> None:
+    mixture = Mixture(tmp_path, 2, 8, 3)
+    mixture.disk.begin_with({0: [0, 0, 5, 0, 0, 9, 0, 0], 1: [0, 1, 0, 0, 0, 0, 0, 2]})
+    assert mixture.read == 3
+    mixture.use(0, [2, 5])
+    mixture.use(1, [7])
+    assert mixture.read == 3
 
 
 def test_experts_that_are_used_most_stay(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from typing import Any
 
 from torch import Tensor
 
-from mrs.devices.disk import layers_folder, layers_name
+from mrs.devices.disk import model_folder
+from mrs.devices.expert_uses import read_uses
 from mrs.errors import DoesNotFit, NotReadable, Unsupported
 from mrs.events import LoadProgress, OnProgress
 from mrs.kernels.cpu.packed import ExpertSource, PackedMatrix
@@ -63,7 +64,7 @@ class _OneMatrix:
 
 def folder_of(model_id: str, key: str) -> Path:
     """The folder of the files of a model's layers with these bytes."""
-    return layers_folder() / layers_name(model_id) / key[:16]
+    return model_folder(model_id) / key[:16]
 
 
 class LayerFiles:
@@ -153,6 +154,10 @@ class LayerFiles:
                 for matrix, _ in chain.from_iterable(experts.matrices):
                     matrix.source = ExpertSource(self.experts, layer)
                     self._mixed.append(matrix)
+            model = self._folder.parent
+            counts = {layer: len(each.matrices) for layer, each in mixed.items()}
+            self.experts.begin_with(read_uses(model, counts))
+            self.experts.keep_uses(model)
 
     def require_asking(self) -> None:
         """Raises Unsupported if programs do not ask for their experts. Call it once they exist."""

@@ -94,9 +94,10 @@ class SpeedEstimate:
     token is routed to the share `chosen_share` of all experts. `expert_hops` are copies to experts
     that are not on the device of their layer, and back. With `has_states`, some layers
     are recurrent. `weights_kind` is the key of measured rates. Each pass reads layers from disk in
-    `disk_seconds`, and all experts in `disk_expert_seconds` if it chooses all, while it computes
-    others. Before, it reads rows of tables in `disk_row_seconds` for each token. `disk_error` is
-    the error of what reading takes.
+    `disk_seconds`, and all experts that are there in `disk_expert_seconds` if it chooses all, while
+    it computes others; a token is routed to the share `disk_chosen_share` of them. Before, it reads
+    rows of tables in `disk_row_seconds` for each token. `disk_error` is the error of what reading
+    takes.
     """
 
     work: tuple[Work, ...]
@@ -112,6 +113,7 @@ class SpeedEstimate:
     disk_seconds: float = 0.0
     disk_expert_seconds: float = 0.0
     disk_row_seconds: float = 0.0
+    disk_chosen_share: float = 1.0
     disk_error: float = 0.0
 
     @property
@@ -239,7 +241,8 @@ class SpeedEstimate:
         return computing + tokens * self.disk_row_seconds
 
     def _disk_seconds(self, tokens: int) -> float:
-        return self.disk_seconds + self._share(tokens) * self.disk_expert_seconds
+        share = 1 - (1 - self.disk_chosen_share) ** tokens
+        return self.disk_seconds + share * self.disk_expert_seconds
 
     def _device_seconds(self, index: int, tokens: int, past: float, sequences: int = 1) -> float:
         work, device, cached = self.work[index], self.devices[index], self._past(index, past)
