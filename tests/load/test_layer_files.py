@@ -159,7 +159,7 @@ def test_the_sums_of_experts_have_one_order(
 
     monkeypatch.setattr(DiskExperts, "_must_be_read", last_first)
     assert scores(folder, LAYERS, dtype="f32") == expected
-    assert len(asked) >= 4 * LAYERS * len(expected[1:])
+    assert len(asked) >= 4 * LAYERS
 
 
 def test_uses_are_kept_for_the_next_run(mixture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
