@@ -3,10 +3,13 @@
     python tests/bench/planned_rates.py FOLDER [--kinds dense mixture mamba2 delta windows]
         [--sequences 1 4 16] [--tokens 512 8192] [--isq q4k]
 
+Without flags it takes about ten minutes on an idle machine.
+
 Random models of each kind are written to FOLDER once, about 50 million weights each. Every model
 runs in a process of its own, on one core, with a cache folder of its own. Times are processor time
 of steps, so that other programs disturb them little. One short reply and one prompt calibrate: what
-they teach is kept as any run keeps it, and all rows are compared with a plan made after that.
+they teach is kept as any run keeps it, and all rows are compared with a plan made after that. The
+most replies at once begin together, and some end once all were counted: each prompt is read once.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,6 +109,7 @@ class Step(NamedTuple):
     seconds: float
     computed: int
     tokens: int
+    replies: int
 
 
 def noted_steps() -> list[Step]:
@@ -117,7 +122,8 @@ def noted_steps() -> list[Step]:
         began, before = time.thread_time(), engine._num_computed_tokens
         outputs = step(engine, *given)
         seconds, computed = time.thread_time() - began, engine._num_computed_tokens - before
-        steps.append(Step(seconds, computed, sum(each.token is not None for each in outputs)))
+        replies = [id(each.sequence) for each in outputs if each.token is not None]
+        steps.append(Step(seconds, computed, len(replies), len(set(replies))))
         return outputs
 
     Engine.step = noted  # type: ignore[method-assign]
@@ -136,32 +142,34 @@ class Measured:
         self._reply(tokens, seed=0, is_enough=lambda: True)
         return sum(each.seconds for each in self._steps)
 
-    def step_seconds(self, sequences: int, tokens: int) -> float:
-        """Of a step of so many replies, each after so many tokens."""
+    def step_seconds(self, counts: Sequence[int], tokens: int, windows: int) -> dict[int, float]:
+        """Of a step of so many replies, each after so many tokens: the fastest of `windows` means.
+
+        For each of `counts`, the largest of which begin together.
+        """
         self._steps.clear()
-        first = WARM if sequences > 1 else 1
 
-        def counted() -> list[Step]:
-            """The steps in which all of them computed one token, or one alone some."""
-            return [
-                each
-                for each in self._steps[:-1]
-                if each.computed == each.tokens and each.tokens % sequences == 0 < each.tokens
-            ][first:]
+        def counted(replies: int) -> list[Step]:
+            """The steps of so many of them in which each only computed tokens of its reply."""
+            steps = [each for each in self._steps[:-1] if each.computed == each.tokens]
+            return [each for each in steps if each.replies == replies][WARM if replies > 1 else 1 :]
 
-        def is_enough() -> bool:
-            return sum(each.tokens for each in counted()) >= COUNTED * sequences
+        def is_enough(replies: int) -> bool:
+            done = sum(each.tokens for each in counted(replies))
+            return done >= COUNTED * replies * windows
 
-        replies = [
-            threading.Thread(target=self._reply, args=(tokens, seed, is_enough))
-            for seed in range(sequences)
+        def was_counted(seed: int) -> bool:
+            return all(is_enough(replies) for replies in counts if replies > seed)
+
+        threads = [
+            threading.Thread(target=self._reply, args=(tokens, seed, partial(was_counted, seed)))
+            for seed in range(max(counts))
         ]
-        for reply in replies:
-            reply.start()
-        for reply in replies:
-            reply.join()
-        steps = counted()
-        return sum(each.seconds for each in steps) * sequences / sum(each.tokens for each in steps)
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        return {each: _fastest(counted(each), windows) for each in counts}
 
     def _reply(self, tokens: int, seed: int, is_enough: Callable[[], bool]) -> None:
         """Every seed has its own prompt, so that nothing is shared."""
@@ -171,6 +179,16 @@ class Measured:
         for _ in self._model.stream_completion(f"w{1 + seed} " * tokens, sampling):
             if is_enough():
                 break
+
+
+def _fastest(steps: Sequence[Step], windows: int) -> float:
+    """Seconds of a step in which each reply makes a token: of the window with the least."""
+    size = len(steps) // windows
+    some = (steps[size * n : size * (n + 1)] for n in range(windows))
+    return min(
+        sum(each.seconds for each in window) / sum(each.tokens / each.replies for each in window)
+        for window in some
+    )
 
 
 def run(folder: Path, asked: argparse.Namespace) -> None:
@@ -196,7 +214,7 @@ def run(folder: Path, asked: argparse.Namespace) -> None:
     measured, pace = Measured(model, steps), Pace()
     for _ in range(3):
         pace.add_prompt(PROMPT, measured.prompt_seconds(PROMPT))
-        pace.add_step(measured.step_seconds(1, 2 * WARM))
+        pace.add_step(measured.step_seconds([1], 2 * WARM, 1)[1])
     before = model.plan.speed
     learn(before, pace)
     speed = ModelLoader(request).plan.speed
@@ -207,8 +225,8 @@ def run(folder: Path, asked: argparse.Namespace) -> None:
         flush=True,
     )
     for tokens in asked.tokens:
-        for sequences in asked.sequences:
-            step_s = min(measured.step_seconds(sequences, tokens) for _ in range(asked.rounds))
+        seconds = measured.step_seconds(asked.sequences, tokens, asked.windows)
+        for sequences, step_s in seconds.items():
             planned = speed.decode_of(sequences, tokens).expected
             ratio = sequences / step_s / planned
             is_good = 1 / (1 + ERROR) <= ratio <= 1 + ERROR
@@ -226,7 +244,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", default=list(KINDS))
     parser.add_argument("--sequences", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--tokens", type=int, nargs="+", default=[512, 8192])
-    parser.add_argument("--rounds", type=int, default=2, help="the fastest of so many counts")
+    parser.add_argument("--windows", type=int, default=2, help="the fastest of so many counts")
     parser.add_argument("--isq")
     parser.add_argument("--child", action="store_true")
     asked = parser.parse_args()

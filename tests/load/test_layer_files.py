@@ -21,7 +21,9 @@ import numpy as np
 import pytest
 import torch
 
-from mrs.devices.disk import FILE_NAME, layers_folder
+from mrs.devices import expert_uses
+from mrs.devices.disk import FILE_NAME, layers_folder, model_folder
+from mrs.devices.expert_uses import read_uses, remember_uses
 from mrs.devices.measurements import cache_file, write_entries
 from mrs.errors import BadIndex, DoesNotFit, NotReadable, UsageError
 from mrs.events import TextDelta
@@ -72,12 +74,12 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("mixture"), "qwen3_moe", **MIXTURE)
 
 
-def written(folder: Path, kind: str, **more: Any) -> Path:
+def written(folder: Path, kind: str, dtype: str = "BF16", **more: Any) -> Path:
     sizes = {"hidden_size": 64, "vocab_size": 300, "num_hidden_layers": LAYERS}
     if layers := more.get("layer_types"):
         sizes["num_hidden_layers"] = len(layers)
     config = {**SMALL, **sizes, **more, "model_type": kind}
-    write_model(folder, config, "BF16", std=0.3)
+    write_model(folder, config, dtype, std=0.3)
     byte_tokenizer().save(str(folder / "tokenizer.json"))
     return folder
 
@@ -100,7 +102,9 @@ def loader(model: Path, disk_layers: Any, **more: Any) -> ModelLoader:
     )
 
 
-def scores(model: Path, disk_layers: Any, **more: Any) -> list[tuple[bytes, float]]:
+def scores(
+    model: Path, disk_layers: Any, tokens: int = 12, **more: Any
+) -> list[tuple[bytes, float]]:
     """The tokens of a reply with their probabilities."""
     loaded = loader(model, disk_layers, **more).load()
     try:
@@ -135,6 +139,90 @@ def test_experts_have_the_bits_of_those_in_memory(mixture: Path, isq: str | None
     for count in (1, 3, LAYERS):
         assert scores(mixture, count, isq=isq) == expected
     assert loader(mixture, LAYERS).plan.on_disk.expert_slots == 4
+
+
+def test_the_sums_of_experts_have_one_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the order of their turns.
+
+    Any order of two experts gives the same sum, and products with most formats would round it.
+    """
+    more = {**MIXTURE, "num_experts_per_tok": 4}
+    folder = written(tmp_path / "model", "qwen3_moe", "F32", **more)
+    expected = scores(folder, None, dtype="f32")
+    asked = []
+
+    def last_first(disk: DiskExperts, key: tuple[int, int]) -> int:
+        asked.append(key)
+        return -key[1]
+
+    monkeypatch.setattr(DiskExperts, "_must_be_read", last_first)
+    assert scores(folder, LAYERS, dtype="f32") == expected
+    assert len(asked) >= 4 * LAYERS
+
+
+def test_uses_are_kept_for_the_next_run(mixture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mrs.devices.expert_uses.LEAST_USES", 1)
+    assert loader(mixture, LAYERS).plan.on_disk.hit_rate is None
+    expected = scores(mixture, LAYERS)
+    gc.collect()
+    planned = loader(mixture, LAYERS).plan
+    uses = read_uses(model_folder(str(mixture)), dict.fromkeys(range(LAYERS), EXPERTS))
+    counts = sorted((count for layer in uses.values() for count in layer), reverse=True)
+    assert planned.on_disk.hit_rate == sum(counts[:4]) / sum(counts)
+    assert "in memory: by use of earlier runs, " in planned.disk_note
+    document = to_document(planned)
+    jsonschema.validate(document, json.loads(SCHEMA.read_text()))
+    assert document["planned"]["disk_expert_hit_rate"] == planned.on_disk.hit_rate
+    begun = []
+    begin_with = DiskExperts.begin_with
+
+    def noted(disk: DiskExperts, uses: Any) -> None:
+        begin_with(disk, uses)
+        begun.extend(disk._slot_of)
+
+    monkeypatch.setattr(DiskExperts, "begin_with", noted)
+    assert scores(mixture, LAYERS) == expected
+    assert sorted((uses[layer][n] for layer, n in begun), reverse=True) == counts[:4]
+
+
+def test_uses_that_cannot_be_kept_are_not_missed(
+    mixture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = scores(mixture, LAYERS)
+    gc.collect()
+    (model_folder(str(mixture)) / expert_uses.FILE_NAME).unlink()
+
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr("mrs.devices.measurements.replace_file", full)
+    assert scores(mixture, LAYERS) == expected
+    gc.collect()
+    assert not (model_folder(str(mixture)) / expert_uses.FILE_NAME).exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[",
+        "[]",
+        '{"0": [9, 9]}',
+        '{"0": [9, 9, -1]}',
+        '{"0": [9, 9, true]}',
+        '{"0": [9, 9, 1e300]}',
+    ],
+)
+def test_damaged_uses_are_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / expert_uses.FILE_NAME).write_text(content)
+    assert read_uses(tmp_path, {0: 3}) == {}
+    remember_uses(tmp_path, {0: [20, 1, 0]})
+    assert read_uses(tmp_path, {0: 3}) == {0: [20, 1, 0]}
+    assert read_uses(tmp_path, {0: 3, 1: 3}) == read_uses(tmp_path, {0: 4}) == {}
+    remember_uses(tmp_path, {0: [1, 1, 0]})
+    assert read_uses(tmp_path, {0: 3}) == {}
 
 
 @pytest.mark.parametrize("isq", [None, "q4_0"])
@@ -517,7 +605,9 @@ class Mixture:
         whole = torch.zeros((slots + 1) * self.part_bytes, dtype=torch.uint8)
         start = -whole.data_ptr() % BLOCK_BYTES
         self.disk = DiskExperts(
-            made, list(whole[start : start + slots * self.part_bytes].split(self.part_bytes))
+            made,
+            list(whole[start : start + slots * self.part_bytes].split(self.part_bytes)),
+            torch.zeros(0),
         )
         begin = self.disk._reader.begin
 
@@ -527,21 +617,25 @@ class Mixture:
 
         self.disk._reader.begin = counted  # type: ignore[method-assign]
         kind = ctypes.CFUNCTYPE(
-            ctypes.c_bool, *[ctypes.c_int64, ctypes.c_void_p, *[ctypes.c_int64] * 3]
+            ctypes.c_bool,
+            *[ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_bool],
         )
         self._fetch = kind(self.disk.address)
-        self._experts = experts
 
-    def use(self, layer: int, chosen: Sequence[int]) -> None:
-        """As the native library does: each expert in turn, whose bytes must be there."""
-        counts = [expert in chosen for expert in range(self._experts)]
-        ends = np.cumsum(counts, dtype=np.int32)
-        for turn, expert in enumerate(sorted(chosen)):
-            done = self._fetch(layer, ends.ctypes.data, self._experts, turn, expert)
+    def use(self, layer: int, chosen: Sequence[int], *, in_any_order: bool = False) -> list[int]:
+        """As the native library does: each expert in turn, whose bytes must be there.
+
+        The order of their turns.
+        """
+        turns = np.array(sorted(chosen), np.int32)
+        for turn in range(len(chosen)):
+            done = self._fetch(layer, turns.ctypes.data, len(chosen), turn, in_any_order)
             self.disk.raise_failure()
             assert done
+            expert = int(turns[turn])
             found = self.matrices[layer, expert].decode()
             assert torch.equal(found, self.values[layer, expert])
+        return turns.tolist()
 
 
 @pytest.mark.parametrize("slots", [2, 3, 7, 24])
@@ -549,9 +643,27 @@ def test_every_expert_has_its_bytes(tmp_path: Path, slots: int) -> None:
     mixture, chance = Mixture(tmp_path, 3, 8, slots), random.Random(1)
     for _ in range(60):
         for layer in range(3):
-            mixture.use(layer, chance.sample(range(8), chance.randint(1, 8)))
+            chosen = chance.sample(range(8), chance.randint(1, 8))
+            turns = mixture.use(layer, chosen, in_any_order=chance.random() < 0.5)
+            assert sorted(turns) == sorted(chosen)
     if slots == 24:
         assert mixture.read <= 24
+
+
+def test_experts_in_memory_have_the_first_turns(tmp_path: Path) -> None:
+    mixture = Mixture(tmp_path, 1, 8, 4)
+    mixture.use(0, [2, 5])
+    assert mixture.use(0, [1, 2, 4, 5], in_any_order=True) == [2, 5, 1, 4]
+    assert mixture.use(0, [0, 2, 5]) == [0, 2, 5]
+
+
+def test_a_run_begins_with_experts_that_were_used_most(tmp_path: Path) -> None:
+    mixture = Mixture(tmp_path, 2, 8, 3)
+    mixture.disk.begin_with({0: [0, 0, 5, 0, 0, 9, 0, 0], 1: [0, 1, 0, 0, 0, 0, 0, 2]})
+    assert mixture.read == 3
+    mixture.use(0, [2, 5])
+    mixture.use(1, [7])
+    assert mixture.read == 3
 
 
 def test_experts_that_are_used_most_stay(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mrs.devices.disk import model_folder
+from mrs.devices.expert_uses import remember_uses
 from mrs.errors import DoesNotFit, Unsupported
 from mrs.plan.plan import Plan
 from mrs.plan.planner import Planner
@@ -213,3 +215,26 @@ def test_experts_stay_where_a_person_puts_them(planner_of: PlannerOf, wide_mixtu
         )
         experts = planner.plan(request).expert_devices
         assert len(experts) <= 5
+
+
+def test_uses_of_earlier_runs_are_planned_with(
+    planner_of: PlannerOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replies are faster where few experts are used most; prompts use all, and are not."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = write_headers(tmp_path / "mixture", MIXTURE)
+    planner, request = planner_of(folder, "cpu=10GiB", disk_layers="auto", isq="q8_0")
+    even = planner.plan(request)
+    assert even.on_disk.hit_rate is None
+    counts = [round(1e4 / (rank + 1)) for rank in range(128)]
+    remember_uses(model_folder(request.source.model_id), dict.fromkeys(range(48), counts))
+    skewed = planner.plan(request)
+    slots = skewed.on_disk.expert_slots
+    assert slots == even.on_disk.expert_slots
+    most = sorted(48 * counts, reverse=True)[:slots]
+    assert skewed.on_disk.hit_rate == pytest.approx(sum(most) / sum(48 * counts))
+    assert skewed.on_disk.hit_rate > 1.5 * slots / (48 * 128)
+    assert skewed.speed.decode.expected > 1.5 * even.speed.decode.expected
+    prompts = [plan.speed.prompt_of(2048).expected for plan in (even, skewed)]
+    assert prompts[0] == pytest.approx(prompts[1], rel=0.1)
+    assert "by use of earlier runs" in skewed.disk_note

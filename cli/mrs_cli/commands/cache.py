@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from mrs.devices.disk import layers_folder, layers_folders, layers_name
+from mrs.devices.disk import layers_folder, layers_folders, model_folder
 from mrs.errors import ExitCode, NotReadable, UsageError
 from mrs.request import ModelSource
 from mrs.source.address import is_path_like, parse_address
@@ -51,7 +51,7 @@ def delete_model(
     name = parse_address(ModelSource(model_id, "safetensors")).model_id
     downloads = cache / f"models--{name.replace('/', '--')}"
     is_download = not (is_path_like(name) or downloads.is_symlink()) and downloads.is_dir()
-    layers = layers_folder() / layers_name(name)
+    layers = model_folder(name)
     folders = {"of downloads": downloads} if is_download else {}
     if layers.is_dir():
         folders["of layers on disk"] = layers

@@ -39,6 +39,11 @@ def layers_name(model_id: str) -> str:
     return quote(name, safe="")[-_NAME_CHARACTERS:]
 
 
+def model_folder(model_id: str) -> Path:
+    """The folder of the layers of a model, and of how it uses its experts."""
+    return layers_folder() / layers_name(model_id)
+
+
 def layers_folders() -> dict[str, Path]:
     """The folder of each model that has such layers, by its hub id or path (long ones: the end)."""
     folder = layers_folder()

@@ -202,6 +202,8 @@ class Experts(ctypes.Structure):
         ("bound", ctypes.c_double),
         ("fetch", ctypes.c_int64),
         ("layer", ctypes.c_int64),
+        ("room", ctypes.c_void_p),
+        ("room_bytes", ctypes.c_int64),
     )
 
 

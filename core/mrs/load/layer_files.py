@@ -20,7 +20,8 @@ from typing import Any
 
 from torch import Tensor
 
-from mrs.devices.disk import layers_folder, layers_name
+from mrs.devices.disk import model_folder
+from mrs.devices.expert_uses import read_uses
 from mrs.errors import DoesNotFit, NotReadable, Unsupported
 from mrs.events import LoadProgress, OnProgress
 from mrs.kernels.cpu.packed import ExpertSource, PackedMatrix
@@ -30,7 +31,13 @@ from mrs.model.disk_layers import DiskLayer, DiskLayers
 from mrs.model.disk_tables import DiskTable
 from mrs.process.direct_file import DirectFile, checksums, pieces, whole_blocks
 from mrs.process.files import TEMPORARY_SUFFIX, replace_file
-from mrs.quantization.layer_layout import LAYERS_IN_MEMORY, LayerLayout, TableLayout, packed_size
+from mrs.quantization.layer_layout import (
+    EXPERT_ROOMS,
+    LAYERS_IN_MEMORY,
+    LayerLayout,
+    TableLayout,
+    packed_size,
+)
 from mrs.quantization.storage import Storage
 from mrs.quantization.targets import Memory, Target
 from mrs.units import human_bytes
@@ -57,7 +64,7 @@ class _OneMatrix:
 
 def folder_of(model_id: str, key: str) -> Path:
     """The folder of the files of a model's layers with these bytes."""
-    return layers_folder() / layers_name(model_id) / key[:16]
+    return model_folder(model_id) / key[:16]
 
 
 class LayerFiles:
@@ -83,7 +90,7 @@ class LayerFiles:
         self._buffers = [arena.allocate(size_bytes) for size_bytes in buffers]
         #: Matrices that are read by rows, by the names of their parameters; once loaded.
         self.tables: dict[str, DiskTable] = {}
-        self._slots = _memory(_some(layouts, is_mixture=True), expert_slots)
+        self._slots = _memory(_some(layouts, is_mixture=True), expert_slots + EXPERT_ROOMS)
         self._turns = _memory(_some(layouts, is_mixture=False), LAYERS_IN_MEMORY)
         #: Layers that are read whole, and experts that are read when they are chosen; once loaded.
         self.layers: DiskLayers | None = None
@@ -141,11 +148,16 @@ class LayerFiles:
         if whole:
             self.layers = DiskLayers(whole, self._turns)
         if mixed:
-            self.experts = DiskExperts(mixed, self._slots)
+            *slots, room = self._slots
+            self.experts = DiskExperts(mixed, slots, room)
             for layer, experts in mixed.items():
                 for matrix, _ in chain.from_iterable(experts.matrices):
                     matrix.source = ExpertSource(self.experts, layer)
                     self._mixed.append(matrix)
+            model = self._folder.parent
+            counts = {layer: len(each.matrices) for layer, each in mixed.items()}
+            self.experts.begin_with(read_uses(model, counts))
+            self.experts.keep_uses(model)
 
     def require_asking(self) -> None:
         """Raises Unsupported if programs do not ask for their experts. Call it once they exist."""

@@ -82,6 +82,8 @@ def native_experts(
         bound,
         source.owner.address if source else 0,
         source.layer if source else 0,
+        source.owner.room.data_ptr() if source else None,
+        source.owner.room.nbytes if source else 0,
     )
     return experts, (experts, arrays, matrices, biases)
 

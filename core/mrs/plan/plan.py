@@ -250,7 +250,9 @@ class Plan:
         whole, saved_bytes = with_disk(self.speed, 0, 0, 0), self.on_disk.saved_bytes
         more = f"with {human_bytes(saved_bytes)} more memory" if saved_bytes else "from memory"
         slots = self.on_disk.expert_slots
-        kept = f" ({slots} experts in memory)" if slots else ""
+        hits = self.on_disk.hit_rate
+        by_use = "" if hits is None else f": by use of earlier runs, {hits:.0%} of what is chosen"
+        kept = f" ({slots} experts in memory{by_use})" if slots else ""
         return (
             f"{self.read_from_disk} are read from disk for each token{kept}, {read} at "
             f"{bytes_per_s / 1e9:.2g} GB/s{source}: {rounded_rate(self.speed.decode.expected)} "
@@ -532,6 +534,7 @@ def make_plan(
         on_disk.layer_bytes,
         on_disk.expert_bytes,
         on_disk.row_bytes,
+        on_disk.missing_use,
     )
     return Plan(
         model=files.facts,

@@ -20,6 +20,8 @@ from mrs.weights.binding import Parameter
 
 #: Layers that have memory at the same time: one is computed, another is read.
 LAYERS_IN_MEMORY = 2
+#: The memory of so many further experts is room for what those that have been computed have made.
+EXPERT_ROOMS = 1
 #: Groups of rows of a table that are read at the same time, each into memory of its own.
 TABLE_READS = 16
 #: Each matrix begins at a cache line.

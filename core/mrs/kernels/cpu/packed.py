@@ -36,6 +36,10 @@ class ExpertOwner(Protocol):
     def address(self) -> int:
         """The address of its function."""
 
+    @property
+    def room(self) -> Tensor:
+        """Room that the native library needs with it, valid as long as this object."""
+
     def raise_failure(self) -> None:
         """Raise what the function has failed with, if it has."""
 

@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mrs.devices.device import Device
+from mrs.devices.disk import model_folder
+from mrs.devices.expert_uses import hit_rate, read_uses
 from mrs.errors import Unsupported, UsageError
 from mrs.layers.mixer import Routing
 from mrs.plan.memory.breakdown import MemoryBreakdown, host_index
@@ -26,6 +28,7 @@ from mrs.plan.memory.device_sizes import ModelSizes
 from mrs.plan.placement.placement import Placement
 from mrs.process.direct_file import CAN_READ
 from mrs.quantization.layer_layout import (
+    EXPERT_ROOMS,
     LAYERS_IN_MEMORY,
     LayerLayout,
     TableLayout,
@@ -44,13 +47,15 @@ class OnDisk:
     """The layers on disk, by index, with the layout of each; and tables, by their names.
 
     Of mixtures only the experts are there, and `expert_slots` of all have memory. A token chooses
-    at most `top_k` of a layer.
+    at most `top_k` of a layer. `hit_rate` is the share of uses in earlier runs that those with
+    memory had: the ones that are used most.
     """
 
     layouts: Mapping[int, LayerLayout] = field(default_factory=dict)
     expert_slots: int = 0
     top_k: int = 0
     tables: Mapping[str, TableLayout] = field(default_factory=dict)
+    hit_rate: float | None = None
 
     def __bool__(self) -> bool:
         return bool(self.layouts or self.tables)
@@ -69,15 +74,27 @@ class OnDisk:
     def expert_bytes(self) -> int:
         """All experts, less the share that is in memory."""
         mixtures = self._of(is_mixture=True)
-        experts = sum(len(each.parts) for each in mixtures) or 1
-        missed = max(0.0, 1 - self.expert_slots / experts)
-        return int(missed * sum(each.size_bytes for each in mixtures))
+        return int(self._share_missing * sum(each.size_bytes for each in mixtures))
+
+    @property
+    def missing_use(self) -> float:
+        """How often an expert without memory is chosen, beside a choice of all alike."""
+        if self.hit_rate is None or not self._share_missing:
+            return 1.0
+        return min(1.0, (1 - self.hit_rate) / self._share_missing)
+
+    @property
+    def _share_missing(self) -> float:
+        """The share of experts without memory."""
+        experts = sum(len(each.parts) for each in self._of(is_mixture=True)) or 1
+        return max(0.0, 1 - self.expert_slots / experts)
 
     @property
     def read_bytes(self) -> int:
-        """What a token reads, if it may choose any experts."""
+        """What a token reads."""
         experts = max((len(each.parts) for each in self._of(is_mixture=True)), default=1)
-        return self.row_bytes + self.layer_bytes + self.expert_bytes * self.top_k // experts
+        chosen = int(self.missing_use * self.expert_bytes * self.top_k / experts)
+        return self.row_bytes + self.layer_bytes + chosen
 
     @property
     def shared_bytes(self) -> int:
@@ -85,7 +102,8 @@ class OnDisk:
         layers, mixtures = self._of(is_mixture=False), self._of(is_mixture=True)
         turns = LAYERS_IN_MEMORY if layers else 0
         rows = sum(each.memory_bytes for each in self.tables.values())
-        return rows + turns * _largest_part(layers) + self.expert_slots * _largest_part(mixtures)
+        experts = self.expert_slots + EXPERT_ROOMS
+        return rows + turns * _largest_part(layers) + experts * _largest_part(mixtures)
 
     @property
     def saved_bytes(self) -> int:
@@ -107,9 +125,17 @@ class OnDisk:
         mixtures = self._of(is_mixture=True)
         if not mixtures:
             return self
-        room = int(_EXPERTS_SHARE * free_bytes) // _largest_part(mixtures)
+        room = int(_EXPERTS_SHARE * free_bytes) // _largest_part(mixtures) - EXPERT_ROOMS
         experts = sum(len(each.parts) for each in mixtures)
         return replace(self, expert_slots=min(experts, max(self.expert_slots, room)))
+
+    def with_uses(self, model_id: str) -> OnDisk:
+        """With the uses of earlier runs of a model, if there were enough."""
+        mixtures = {n: len(each.parts) for n, each in self.layouts.items() if each.is_mixture}
+        if not mixtures:
+            return self
+        uses = read_uses(model_folder(model_id), mixtures)
+        return replace(self, hit_rate=hit_rate(uses, self.expert_slots))
 
     def _of(self, *, is_mixture: bool) -> list[LayerLayout]:
         return [each for each in self.layouts.values() if each.is_mixture == is_mixture]
@@ -151,7 +177,7 @@ def layers_on_disk(
         chosen = _spread(candidates, request.disk_layers, top_k)
     if chosen:
         _refuse(request)
-    return chosen
+    return chosen.with_uses(request.source.model_id)
 
 
 def _routings(sizes: ModelSizes) -> dict[int, Routing]:

@@ -75,6 +75,7 @@ def to_document(
             "strategy": plan.strategy,
             "conversations_at_once": at_once or None,
             **({"disk_expert_slots": slots} if (slots := plan.on_disk.expert_slots) else {}),
+            **({} if (hits := plan.on_disk.hit_rate) is None else {"disk_expert_hit_rate": hits}),
             **({"tables_on_disk": list(tables)} if (tables := plan.on_disk.tables) else {}),
             **({"topology": plan.topology.to_json()} if plan.topology else {}),
         },

@@ -88,11 +88,16 @@ def estimate_speed(
 
 
 def with_disk(
-    speed: SpeedEstimate, layer_bytes: int, expert_bytes: int, row_bytes: int
+    speed: SpeedEstimate,
+    layer_bytes: int,
+    expert_bytes: int,
+    row_bytes: int,
+    missing_use: float = 1.0,
 ) -> SpeedEstimate:
     """The speed if each pass reads so many bytes from disk, and those of the chosen experts.
 
-    Each token reads `row_bytes` besides.
+    Experts that are read are chosen `missing_use` times as often as if all were chosen alike. Each
+    token reads `row_bytes` besides.
     """
     bytes_per_s, is_measured = disk_bandwidth()
     return replace(
@@ -100,6 +105,7 @@ def with_disk(
         disk_seconds=layer_bytes / bytes_per_s,
         disk_expert_seconds=expert_bytes / bytes_per_s,
         disk_row_seconds=row_bytes / bytes_per_s,
+        disk_chosen_share=missing_use * speed.chosen_share,
         disk_error=DISK_ERRORS[is_measured],
     )
 

@@ -99,9 +99,10 @@ class SpeedEstimate:
     token is routed to the share `chosen_share` of all experts. `expert_hops` are copies to experts
     that are not on the device of their layer, and back. With `has_states`, some layers
     are recurrent. `weights_kind` is the key of measured rates. Each pass reads layers from disk in
-    `disk_seconds`, and all experts in `disk_expert_seconds` if it chooses all, while it computes
-    others. Before, it reads rows of tables in `disk_row_seconds` for each token. `disk_error` is
-    the error of what reading takes.
+    `disk_seconds` while it computes others, and all experts that are there in `disk_expert_seconds`
+    if it chooses all; a token is routed to the share `disk_chosen_share` of them. While these are
+    read, prompts compute others, decoding hardly any. Before, a pass reads rows of tables in
+    `disk_row_seconds` for each token. `disk_error` is the error of what reading takes.
     """
 
     work: tuple[Work, ...]
@@ -117,6 +118,7 @@ class SpeedEstimate:
     disk_seconds: float = 0.0
     disk_expert_seconds: float = 0.0
     disk_row_seconds: float = 0.0
+    disk_chosen_share: float = 1.0
     disk_error: float = 0.0
 
     @property
@@ -251,11 +253,17 @@ class SpeedEstimate:
         if sequences > 1 and is_batch:
             seconds += BATCH_SECONDS + sequences * REPLY_SECONDS
         hops = self.expert_hops + (len(used) if len(used) > 1 else 0)
-        computing = max(seconds + hops * self.hop_seconds, self._disk_seconds(tokens))
-        return computing + tokens * self.disk_row_seconds
+        seconds += hops * self.hop_seconds
+        experts = self._disk_expert_seconds(tokens)
+        if tokens == sequences:  # few of the same layer compute while others are read
+            seconds = max(seconds, self.disk_seconds) + experts
+        else:
+            seconds = max(seconds, self.disk_seconds + experts)
+        return seconds + tokens * self.disk_row_seconds
 
-    def _disk_seconds(self, tokens: float) -> float:
-        return self.disk_seconds + self._share(tokens) * self.disk_expert_seconds
+    def _disk_expert_seconds(self, tokens: float) -> float:
+        share = 1.0 - float((1 - self.disk_chosen_share) ** tokens)
+        return share * self.disk_expert_seconds
 
     def _device_seconds(
         self, index: int, tokens: float, past: float, sequences: float = 1
@@ -276,7 +284,8 @@ class SpeedEstimate:
     def _error(self, tokens: int, past: float, seconds: float) -> float:
         """The error of a pass, or of a prompt of as many tokens, that takes so many seconds."""
         used = self._used
-        if self._disk_seconds(tokens) + tokens * self.disk_row_seconds >= seconds > 0:
+        reading = self.disk_seconds + self._disk_expert_seconds(tokens)
+        if 2 * (reading + tokens * self.disk_row_seconds) >= seconds > 0:
             return self.disk_error
         if len(used) == 1:
             return self._device_error(used[0], tokens)

@@ -148,6 +148,7 @@ typedef struct {
     const Experts *experts;
     const Mixture *mixture;
     const int32_t *pairs; /* (count) of a token and an expert: numbers of weights in the choice */
+    float *made;          /* (count, width), which may be the rows of the mixture */
     int64_t expert, count;
 } Turn;
 
@@ -208,13 +209,14 @@ static void sum_task(void *data, int64_t first, int64_t end) {
     const int64_t width = t->experts->width;
     for (int64_t row = first; row < end; row++) {
         const float weight = t->experts->weighs_input ? 1 : weight_of(t, row);
-        float *made = t->mixture->rows + row * width;
+        float *made = t->made + row * width;
         float *out = t->mixture->out + token_of(t, row) * width;
         add_to(made, bias_of(t, DOWN), width);
         for (int64_t i = 0; i < width; i++) out[i] += made[i] * weight;
     }
 }
 
+/* Computes what it has made of its tokens, without the last bias. */
 static bool run_expert(Turn *t, int threads) {
     const Mixture *m = t->mixture;
     const int64_t width = t->experts->width;
@@ -225,14 +227,16 @@ static bool run_expert(Turn *t, int threads) {
     for (int part = GATE; part <= UP; part++)
         if (matrix_of(t, part))
             into[count++] = (MatmulOperand){matrix_of(t, part), hidden_of(t, part, 0), NULL};
-    const MatmulOperand out = {matrix_of(t, DOWN), m->rows, NULL};
+    const MatmulOperand out = {matrix_of(t, DOWN), t->made, NULL};
     if (!has_all) run_tasks(few, t->count, gather_task, t);
     if (!multiply_each(into, count, has_all ? m->x : m->rows, TYPE_F32, t->count, threads))
         return false;
     run_tasks(threads_for(t->count * t->experts->intermediate, threads), t->count, activate_task, t);
-    if (!multiply_each(&out, 1, m->hidden, TYPE_F32, t->count, threads)) return false;
-    run_tasks(few, t->count, sum_task, t);
-    return true;
+    return multiply_each(&out, 1, m->hidden, TYPE_F32, t->count, threads);
+}
+
+static void add_expert(Turn *t, int threads) {
+    run_tasks(threads_for(t->count * t->experts->width, threads), t->count, sum_task, t);
 }
 
 /* The pairs of a token and an expert, those of the first expert first, and of each expert those of
@@ -257,19 +261,52 @@ static const int32_t *sort_pairs(const Experts *e, const Mixture *m) {
     return ends;
 }
 
+/* The turn of an expert; `ends` are those of `sort_pairs`. */
+static Turn turn_of(const KernelTable *kernels, const Experts *experts, const Mixture *mixture,
+                    const int32_t *ends, int64_t expert) {
+    const int64_t first = expert ? ends[expert - 1] : 0;
+    return (Turn){kernels,       experts, mixture,        mixture->order + first,
+                  mixture->rows, expert,  ends[expert] - first};
+}
+
+/* Those in memory may compute while others are read, if there is room for what all of them make:
+ * the sums are in the order of their numbers all the same. */
+static bool sum_fetched(const KernelTable *kernels, const Experts *experts, const Mixture *mixture,
+                        const int32_t *ends, int threads) {
+    int32_t *turns = experts->room;
+    float *made = (float *)(turns + experts->count);
+    const int64_t values = mixture->tokens * experts->top_k * experts->width;
+    const int64_t room = experts->room_bytes - experts->count * (int64_t)sizeof *turns;
+    const bool keeps = values <= room / (int64_t)sizeof *made;
+    const Fetch fetch = (Fetch)(uintptr_t)experts->fetch;
+    int64_t count = 0;
+    for (int64_t i = 0; i < experts->count; i++)
+        if (turn_of(kernels, experts, mixture, ends, i).count) turns[count++] = (int32_t)i;
+    for (int64_t i = 0; i < count; i++) {
+        if (!fetch(experts->layer, turns, count, i, keeps)) return false;
+        Turn turn = turn_of(kernels, experts, mixture, ends, turns[i]);
+        if (keeps) turn.made = made + (turn.pairs - mixture->order) * experts->width;
+        if (!run_expert(&turn, threads)) return false;
+        if (!keeps) add_expert(&turn, threads);
+    }
+    for (int64_t i = 0; keeps && i < experts->count; i++) {
+        Turn turn = turn_of(kernels, experts, mixture, ends, i);
+        turn.made = made + (turn.pairs - mixture->order) * experts->width;
+        if (turn.count) add_expert(&turn, threads);
+    }
+    return true;
+}
+
 bool sum_experts(const KernelTable *kernels, const Experts *experts, const Mixture *mixture,
                  int threads) {
     const int32_t *ends = sort_pairs(experts, mixture);
-    Turn turn = {kernels, experts, mixture, mixture->order, 0, 0};
     memset(mixture->out, 0, (size_t)(mixture->tokens * experts->width) * sizeof(float));
-    const Fetch fetch = (Fetch)(uintptr_t)experts->fetch;
-    int64_t turns = 0;
-    for (; turn.expert < experts->count; turn.expert++, turn.pairs += turn.count) {
-        turn.count = mixture->order + ends[turn.expert] - turn.pairs;
+    if (experts->fetch) return sum_fetched(kernels, experts, mixture, ends, threads);
+    for (int64_t i = 0; i < experts->count; i++) {
+        Turn turn = turn_of(kernels, experts, mixture, ends, i);
         if (!turn.count) continue;
-        if (fetch && !fetch(experts->layer, ends, experts->count, turns++, turn.expert))
-            return false;
         if (!run_expert(&turn, threads)) return false;
+        add_expert(&turn, threads);
     }
     return true;
 }

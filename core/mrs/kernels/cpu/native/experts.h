@@ -27,11 +27,12 @@ typedef struct {
 void mrs_route(const KernelTable *kernels, const Routing *routing, const float *x, int64_t tokens,
                float *scores, float *ranks, float *normed, float *choice, int threads);
 
-/* Brings the weights of an expert of a mixture into memory, which its matrices then point to, until
- * the next turn. `ends` (count) are where the tokens of each expert end in their order: experts
- * without any have no turn, and turns begin at 0. Returns false if it cannot. */
-typedef bool (*Fetch)(int64_t layer, const int32_t *ends, int64_t count, int64_t turn,
-                      int64_t expert);
+/* Brings the weights of the expert turns[turn] of a mixture into memory, which its matrices then
+ * point to, until the next turn. `turns` (count) are the experts that have tokens, by number; at
+ * turn 0, the first, they may be put in another order if `takes_any_order`. Returns false if it
+ * cannot. */
+typedef bool (*Fetch)(int64_t layer, int32_t *turns, int64_t count, int64_t turn,
+                      bool takes_any_order);
 
 /* The MLPs of a mixture, from `width` values to as many. */
 typedef struct {
@@ -42,6 +43,9 @@ typedef struct {
     double bound;         /* of clamped gates, as for `clamp_gates`; negative: they are not */
     int64_t fetch, layer; /* the address of a Fetch and what it is called with, or 0: all weights
                            * are in memory */
+    void *room;           /* of a Fetch: turns (count), and values of any number of tokens, which
+                           * are added up once all experts have computed */
+    int64_t room_bytes;
 } Experts;
 
 /* What a mixture computes for some tokens, and room: rows (tokens, width), hidden (tokens,
