@@ -111,6 +111,8 @@ def test_a_file_is_read_as_presets_are(write, tmp_path: Path) -> None:
     settings = with_settings(["plan", f"--config={file}", "-m", "demo"], command_tree(), {})
     assert settings.words == ["plan", "-m", "demo"]
     assert settings.notes == [f"{file}: mrs plan takes no --port, --temperature"]
+    named = with_settings(["plan", "-m", "demo"], command_tree(), {"MRS_CONFIG": file})
+    assert named == (["plan", "-m", "demo"], [], {})
     write('config = "other.toml"\n')
     assert "mrs plan takes no --config" in run(f"plan -m demo --config {file}")[1]
 

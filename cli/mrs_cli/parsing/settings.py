@@ -65,7 +65,8 @@ def with_settings(words: Sequence[str], tree: Any, variables: Mapping[str, str])
     is_help = not {"-h", "--help", "-V", "--version"}.isdisjoint(words)
     if is_help or not (given or any(word.startswith(_CONFIG) for word in words)):
         return Settings(list(words), [], {})
-    words, path = _without_config(words, tree, given.pop("MRS_CONFIG", ""))
+    by_default = given.pop("MRS_CONFIG", "")
+    words, path = _without_config(words, tree, by_default)
     if not words:
         return Settings([], [], {})
     parts = list(parts_of(words, tree))
@@ -84,7 +85,7 @@ def with_settings(words: Sequence[str], tree: Any, variables: Mapping[str, str])
     if path:
         values = _read(path, known)
         left_out = [flag for flag in values if flag not in taken]
-        if left_out:
+        if left_out and path != by_default:  # what variables say is for many commands
             command = next((p.name for p in parts if p.kind == "command"), DEFAULT_COMMAND)
             notes = [f"{path}: mrs {command} takes no --{', --'.join(left_out)}"]
         for flag in (flag for flag in values if flag in taken):

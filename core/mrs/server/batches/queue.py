@@ -55,7 +55,10 @@ class BatchQueue:
         try:
             while True:
                 self._changed.clear()
-                await asyncio.to_thread(self.folder.expire)
+                try:
+                    await asyncio.to_thread(self.folder.expire)
+                except OSError as error:
+                    self._on_problem(f"files of batches that are too old stay: {error}")
                 self._start()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), _EXPIRE_S)
