@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mrs.errors import NotReadable, Unsupported, UsageError
 from mrs.events import OnProgress
@@ -18,6 +18,7 @@ from mrs.units import human_bytes
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from mrs.engine.calibration_text import Observation
     from mrs.model.decoder import Decoder
     from mrs.model.model_weights import ModelWeights
     from mrs.plan.plan import Plan
@@ -136,8 +137,23 @@ def _first_loader(loader: Loader) -> Loader:
 
 
 def _calibrate(loader: Loader, path: str, report: OnProgress) -> dict[str, Tensor]:
+    importance = observed(loader, path, report).observation.importance
+    gc.collect()  # the unquantized weights go before the others come
+    return importance
+
+
+class Observed(NamedTuple):
+    """A model as its files have it, its inputs over the `tokens` of a text, and its bos token."""
+
+    decoder: Decoder
+    observation: Observation
+    tokens: Sequence[int]
+    bos: Sequence[int]
+
+
+def observed(loader: Loader, path: str, report: OnProgress) -> Observed:
+    """Load the model of a loader before it is quantized, and compute a text with it."""
     from mrs.engine.calibration_text import Observation
-    from mrs.load.importance import relative_importance
     from mrs.text.text_processor import read_tokenizer
 
     file = LocalFile(expanded(path))
@@ -154,8 +170,4 @@ def _calibrate(loader: Loader, path: str, report: OnProgress) -> dict[str, Tenso
     _logger.info("calibrating with %d tokens", len(tokens))
     bos = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
     observation.read(decoder, tokens, bos)
-    squares = observation.squares
-    del decoder, observation, first
-    gc.collect()  # the unquantized weights go before the others come
-    found = {name: relative_importance(each) for name, each in squares.items()}
-    return {name: each for name, each in found.items() if each is not None}
+    return Observed(decoder, observation, tokens, bos)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from mrs.errors import NotReadable, Unsupported, UsageError
 from mrs.events import DISK, LoadProgress, OnProgress
 from mrs.formats import FORMATS, Format
 from mrs.process.files import PUBLIC, replace_file
-from mrs.quantization.gguf_mixes import FILE_TYPES, Place, kind_of, mix_name, mixed_format
+from mrs.quantization.gguf_mixes import FILE_TYPES, Place, kind_of, layer_of, mix_name, mixed_format
 from mrs.quantization.isq import isq_format, parse_isq
 from mrs.quantization.storage import StorageRules, isq_names, isq_rules, quantization, resolve_dtype
 from mrs.source.address import model_name
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mrs.layers.rope.spec import Rope
     from mrs.load.gguf_writer import Read
     from mrs.request import RunRequest
+    from mrs.run.measured_formats import Budget, Chosen
     from mrs.source.weights import Weights
 
 _logger = logging.getLogger(__name__)
@@ -50,12 +51,15 @@ def quantize_gguf(
     target: Path,
     on_progress: OnProgress | None = None,
     loader: Loader | None = None,
+    budget: Budget | None = None,
+    on_chosen: Callable[[Chosen], None] = lambda chosen: None,
 ) -> tuple[Path, ...]:
     """Write the model of a request to a GGUF file, which is replaced as a whole; returns its path.
 
-    Weights are quantized as the request says, or stay as they are. A `loader` of the request is
-    needed if it asks for the importance of columns. Memory is needed for one tensor at a time.
-    Raises UsageError, Unsupported and NotReadable.
+    Weights are quantized as the request says, or stay as they are. With a `budget` each matrix has
+    the format that is chosen by measured loss, of which `on_chosen` is told. A `loader` of the
+    request is needed then, and if it asks for the importance of columns. Memory is needed for one
+    tensor at a time. Raises UsageError, Unsupported and NotReadable.
     """
     from mrs.architecture.describe import describe
     from mrs.engine.column_importance import column_importance
@@ -74,6 +78,16 @@ def quantize_gguf(
     importance: Mapping[str, Tensor] = {}
     if loader is not None:
         loader.planner.checkpoint = checkpoint
+    if budget is not None:
+        from mrs.run.measured_formats import choose_formats
+
+        assert loader is not None
+        start = header(_metadata(request, checkpoint, description, contents), contents.new)
+        chosen = choose_formats(loader, contents.tensors, budget, len(start), report)
+        on_chosen(chosen)
+        importance = chosen.importance
+        contents = contents.with_formats({n: each.format for n, each in chosen.options.items()})
+    elif loader is not None:
         importance = column_importance(loader, report)
     metadata = _metadata(request, checkpoint, description, contents)
     for reason, count in contents.reasons.items():
@@ -93,6 +107,15 @@ class _Contents:
     metadata: Mapping[str, Any]
     reasons: Mapping[str, int]
     rope: Rope | None = None
+
+    @property
+    def new(self) -> list[NewTensor]:
+        return [NewTensor(each.name, each.shape, format) for each, format in self.tensors]
+
+    def with_formats(self, formats: Mapping[str, Format]) -> _Contents:
+        """The same with other formats of the tensors of these names."""
+        tensors = [(each, formats.get(each.name, format)) for each, format in self.tensors]
+        return replace(self, tensors=tensors)
 
 
 def _check(request: RunRequest, checkpoint: Checkpoint) -> None:
@@ -196,7 +219,7 @@ class _Formats:
         #: Why tensors have another format than the one that was asked for, and how many.
         self.reasons = Counter[str]()
         self._of_kind: dict[str, list[str]] = {}
-        for name in sorted(kinds, key=_layer_of):
+        for name in sorted(kinds, key=layer_of):
             self._of_kind.setdefault(kind_of(name), []).append(name)
 
     def of(self, tensor: GgufTensor) -> Format:
@@ -244,11 +267,6 @@ class _Formats:
         experts = routing.experts if routing else 0
         place = Place(alike.index(tensor.name), len(alike), experts)
         return mixed_format(self._mix, tensor.name, usual, place)
-
-
-def _layer_of(name: str) -> int:
-    number = name.split(".")[1]
-    return int(number) if number.isdigit() else 0
 
 
 def _metadata(
@@ -331,7 +349,7 @@ def _write(
     from mrs.load.gguf_writer import written
     from mrs.source.weights import Weights
 
-    new = [NewTensor(each.name, each.shape, format) for each, format in contents.tensors]
+    new = contents.new
     start = header(metadata, new)
     total_bytes = len(start) + sum(each.padded_bytes for each in new)
     done_bytes = 0
