@@ -40,10 +40,12 @@ def windows(names: Sequence[str]) -> list[Sequence[str]]:
     """Neighbours among matrices of one kind, in the order of their layers."""
     first, last, before, after = 0, len(names), [], []
     for size in _ENDS:
-        before.append(names[first : first + size])
-        first = min(first + size, last)
-        after.append(names[max(first, last - size) : last])
-        last = max(first, last - size)
+        stop = min(first + size, last)
+        before.append(names[first:stop])
+        first = stop
+        start = max(first, last - size)
+        after.append(names[start:last])
+        last = start
     between = [names[at : min(at + _BETWEEN, last)] for at in range(first, last, _BETWEEN)]
     return [each for each in (*before, *between, *reversed(after)) if each]
 
@@ -59,10 +61,7 @@ def sensitivities(
     observation = model.observation
     observation.stop()
     sequences = _sequences(model.tokens, model.bos)
-    reference: list[Tensor] = []
-    _forward(model, sequences, lambda piece, logits: reference.append(logits.log_softmax(-1)))
-    exact = torch.cat(reference)
-    del reference
+    exact = _reference(model, sequences)
 
     def slope(group: Group) -> float:
         divergences: list[Tensor] = []
@@ -79,6 +78,13 @@ def sensitivities(
         return max(0.0, found / _NOISE / len(group.tensors))
 
     return [slope(group) for group in groups]
+
+
+def _reference(model: Observed, sequences: Sequence[Sequence[int]]) -> Tensor:
+    """Log probabilities (N, vocab) after all tokens, without noise."""
+    pieces: list[Tensor] = []
+    _forward(model, sequences, lambda piece, logits: pieces.append(logits.log_softmax(-1)))
+    return torch.cat(pieces)
 
 
 def _sequences(tokens: Sequence[int], bos: Sequence[int]) -> list[list[int]]:

@@ -20,7 +20,7 @@ CANDIDATES = (
 
 
 class Option(NamedTuple):
-    """A format of a tensor, its bytes, and the divergence in nats that it is expected to add."""
+    """A format of a tensor, its bytes, and what it loses in nats: for comparisons, not exact."""
 
     format: Format
     size_bytes: int

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mrs.architecture.gguf_layout import GgufTensor
@@ -65,11 +65,6 @@ class Chosen:
     importance: Mapping[str, Tensor]
 
     @property
-    def loss(self) -> float:
-        """The expected mean divergence in nats."""
-        return sum(each.loss for each in self.options.values())
-
-    @cached_property
     def summary(self) -> str:
         """How many weights have which format, for people."""
         counts = Counter[str]()
@@ -77,11 +72,11 @@ class Chosen:
             counts[each.format.name] += self.weights[name]
         total = counts.total()
         shares = (f"{name} {count / total:.0%}" for name, count in counts.most_common())
-        return f"{', '.join(shares)} of the weights in matrices; expected divergence {self.loss:.2g} nats"
+        return f"formats of the matrices, by their weights: {', '.join(shares)}"
 
     def to_json(self) -> dict[str, Any]:
         formats = {name: each.format.name for name, each in self.options.items()}
-        return {"expected_divergence_nats": self.loss, "formats": formats}
+        return {"formats": formats}
 
 
 def check_budget(request: RunRequest) -> None:
@@ -115,7 +110,7 @@ def choose_formats(
     sizes = {each.name: NewTensor(each.name, each.shape, best) for each, best in tensors}
     ways = {each.name: _formats(each, best) for each, best in tensors}
     open_ways = {each.name: each for each, _ in tensors if len(ways[each.name]) > 1}
-    weights = {each.name: _count(each.shape) for each, _ in tensors}
+    weights = {each.name: math.prod(each.shape) for each, _ in tensors}
     most = budget.tensor_bytes(loader, sum(weights.values()), header_bytes)
     most -= sum(size.padded_bytes for name, size in sizes.items() if name not in open_ways)
     least = {
@@ -126,13 +121,6 @@ def choose_formats(
     found, importance = _measured(loader, open_ways, ways, report)
     chosen = choose(found, most)
     return Chosen(chosen, {name: weights[name] for name in chosen}, importance)
-
-
-def _count(shape: Sequence[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 def _too_small(budget: Budget, weights: int, missing_bytes: int) -> UsageError:
@@ -254,8 +242,6 @@ def _sensitivities(
 
 def _say_cost(loader: Loader, passes: int, tokens: int) -> None:
     """Say how long the measuring takes, and leave room for its logits in the plan."""
-    from dataclasses import replace
-
     plan, spec = loader.plan, loader.planner.description.spec
     logits_bytes = tokens * spec.vocab_size * _LOGIT_BYTES
     label = plan.devices[plan.primary_device].label
@@ -264,6 +250,6 @@ def _say_cost(loader: Loader, passes: int, tokens: int) -> None:
     seconds = passes * tokens / plan.speed.prompt_of(tokens).expected
     _logger.warning(
         "the text is computed once, and %d tokens of it %d times with noise in some tensors: about "
-        "%.0f seconds, and %s of memory for logits",
+        "%.0f s, and %s of memory for logits",
         *(tokens, passes, max(1, seconds), human_bytes(logits_bytes)),
     )

@@ -75,6 +75,7 @@ def quantize_gguf(
     contents = _contents(request, checkpoint, description)  # may refuse: before the download
     checkpoint = fetch(checkpoint, lambda done, total: report(LoadProgress(DISK, done, total)))
     _check_target(target, checkpoint)
+    metadata = _metadata(request, checkpoint, description, contents)
     importance: Mapping[str, Tensor] = {}
     if loader is not None:
         loader.planner.checkpoint = checkpoint
@@ -82,14 +83,14 @@ def quantize_gguf(
         from mrs.run.measured_formats import choose_formats
 
         assert loader is not None
-        start = header(_metadata(request, checkpoint, description, contents), contents.new)
-        chosen = choose_formats(loader, contents.tensors, budget, len(start), report)
+        header_bytes = len(header(metadata, contents.new))  # the same for any formats
+        chosen = choose_formats(loader, contents.tensors, budget, header_bytes, report)
         on_chosen(chosen)
         importance = chosen.importance
         contents = contents.with_formats({n: each.format for n, each in chosen.options.items()})
+        metadata |= _kind(request, contents)
     elif loader is not None:
         importance = column_importance(loader, report)
-    metadata = _metadata(request, checkpoint, description, contents)
     for reason, count in contents.reasons.items():
         _logger.warning("%d tensors: %s", count, reason)
     return (_write(target, checkpoint, contents, metadata, report, importance),)
