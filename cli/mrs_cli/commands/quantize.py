@@ -35,7 +35,9 @@ def run_quantize(
         raise UsageError("no output is given", hint="add -o FILE.gguf or -o FOLDER")
     formats = [name.strip() for name in request.isq.split(",")] if request.isq else []
     gguf = expanded(target) if flags.writes_gguf else None
-    budget = _budget(flags)
+    budget, shard_bytes = _budget(flags), _bytes(flags.max_shard_size, "--max-shard-size")
+    if gguf is None and shard_bytes is not None:
+        raise UsageError("--max-shard-size is for GGUF files", hint="give -o FILE.gguf")
     if budget is not None:
         from mrs.run.measured_formats import check_budget
 
@@ -53,7 +55,9 @@ def run_quantize(
         def work(on_progress: OnProgress | None, asked: RunRequest = asked) -> tuple[Path, ...]:
             if gguf is not None:
                 loader = _loader(asked if budget is None else replace(asked, isq="q4k"))
-                return quantize_gguf(asked, gguf, on_progress, loader, budget, chosen.append)
+                return quantize_gguf(
+                    asked, gguf, on_progress, loader, budget, chosen.append, shard_bytes
+                )
             return quantize(asked, on_progress, _loader(asked))
 
         title = f"quantizing {model_name(request.source.model_id)}"
@@ -71,11 +75,15 @@ def _budget(flags: QuantizeFlags) -> Budget | None:
         raise UsageError("--bits, --size and --fit exclude each other", hint="give one of them")
     if not any(given):
         return None
+    return Budget(flags.bits, _bytes(flags.size, "--size"), flags.fit)
+
+
+def _bytes(text: str | None, flag: str) -> int | None:
+    """The bytes of a size. Raises UsageError."""
     try:
-        size_bytes = None if flags.size is None else parse_bytes(flags.size)
+        return None if text is None else parse_bytes(text)
     except ValueError as error:
-        raise UsageError(str(error), where="--size") from error
-    return Budget(flags.bits, size_bytes, flags.fit)
+        raise UsageError(str(error), where=flag) from error
 
 
 def _loader(request: RunRequest) -> ModelLoader | None:

@@ -15,13 +15,14 @@ from mrs.architecture.gguf_layout import GgufTensor, gguf_layout
 from mrs.errors import NotReadable, Unsupported, UsageError
 from mrs.events import DISK, LoadProgress, OnProgress
 from mrs.formats import FORMATS, Format
-from mrs.process.files import PUBLIC, replace_file
+from mrs.process.files import PUBLIC, Staging, replace_file
 from mrs.quantization.gguf_mixes import FILE_TYPES, Place, kind_of, layer_of, mix_name, mixed_format
 from mrs.quantization.isq import isq_format, parse_isq
 from mrs.quantization.storage import StorageRules, isq_names, isq_rules, quantization, resolve_dtype
 from mrs.source.address import model_name
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.gguf_encode import NewTensor, encoded_metadata, header
+from mrs.source.gguf_shards import Shard, shards
 from mrs.source.reader import LocalFile
 from mrs.weights.binding import Parameter, Piece
 
@@ -53,8 +54,11 @@ def quantize_gguf(
     loader: Loader | None = None,
     budget: Budget | None = None,
     on_chosen: Callable[[Chosen], None] = lambda chosen: None,
+    max_shard_bytes: int | None = None,
 ) -> tuple[Path, ...]:
     """Write the model of a request to a GGUF file, which is replaced as a whole; returns its path.
+
+    If the file would be larger than `max_shard_bytes`, it is written in shards.
 
     Weights are quantized as the request says, or stay as they are. With a `budget` each matrix has
     the format that is chosen by measured loss, of which `on_chosen` is told. A `loader` of the
@@ -93,7 +97,7 @@ def quantize_gguf(
         importance = column_importance(loader, report)
     for reason, count in contents.reasons.items():
         _logger.warning("%d tensors: %s", count, reason)
-    return (_write(target, checkpoint, contents, metadata, report, importance),)
+    return _write(target, checkpoint, contents, metadata, report, importance, max_shard_bytes)
 
 
 @dataclass(frozen=True)
@@ -346,13 +350,21 @@ def _write(
     metadata: Mapping[str, Any],
     report: OnProgress,
     importance: Mapping[str, Tensor],
-) -> Path:
+    most_bytes: int | None,
+) -> tuple[Path, ...]:
+    """Write one file, or the shards of which none is larger than `most_bytes`.
+
+    None has its name until all are written, and the first gets it last: without it nothing loads.
+    """
     from mrs.load.gguf_writer import written
     from mrs.source.weights import Weights
 
     new = contents.new
-    start = header(metadata, new)
-    total_bytes = len(start) + sum(each.padded_bytes for each in new)
+    files = shards(target.name, metadata, new, most_bytes)
+    paths = tuple(target.with_name(each.name) for each in files)
+    for path in paths:
+        _check_target(path, checkpoint)
+    total_bytes = sum(len(each.header) for each in files) + sum(each.padded_bytes for each in new)
     done_bytes = 0
 
     def add(size_bytes: int) -> None:
@@ -360,19 +372,31 @@ def _write(
         done_bytes += size_bytes
         report(LoadProgress(DISK, done_bytes, total_bytes))
 
-    with Weights(checkpoint) as files:
+    with Weights(checkpoint) as weights:
         reads = [
-            _read(each, format, contents.rope, files, importance)
+            _read(each, format, contents.rope, weights, importance)
             for each, format in contents.tensors
         ]
+
+        def write(path: Path, shard: Shard) -> None:
+            tensors = zip(new[shard.tensors], reads[shard.tensors], strict=True)
+            replace_file(path, written(shard.header, tensors, add), PUBLIC)
+
         try:
-            replace_file(target, written(start, zip(new, reads, strict=True), add), PUBLIC)
+            if len(files) == 1:
+                write(target, files[0])
+                return paths
+            with Staging(target.parent, target.name) as staging:
+                for shard in files:
+                    write(staging.path(shard.name), shard)
+                paths[0].unlink(missing_ok=True)
+                staging.publish(each.name for each in reversed(files))
         except OSError as error:
             reason = error.strerror or ""
             raise NotReadable(
                 f"cannot write {target.name}", where=str(target), hint=reason
             ) from error
-    return target
+    return paths
 
 
 def _read(

@@ -159,6 +159,14 @@ class QuantizeFlags(Flags):
             help='The same for the weights that fit a machine, such as "RTX 4090".',
         ),
     ] = None
+    max_shard_size: Annotated[
+        str | None,
+        model_option(
+            "--max-shard-size",
+            metavar="SIZE",
+            help="Write a larger GGUF file in shards of at most this size, such as 4GiB.",
+        ),
+    ] = None
 
     @property
     def writes_gguf(self) -> bool:
