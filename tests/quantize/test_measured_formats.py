@@ -10,6 +10,7 @@ import gguf
 import pytest
 import torch
 
+from mrs.formats import FORMATS
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.request import ModelSource, RunRequest
 from mrs.run.model_loader import ModelLoader
@@ -114,3 +115,37 @@ def test_all_weights_fit_a_large_machine(text: str, tmp_path: Path) -> None:
     path = quantized(tmp_path / "x.gguf", "--fit", "RTX 4090", "--calibration-file", text)
     found = {each.tensor_type.name for each in gguf.GGUFReader(path).tensors}
     assert not any(name.startswith("Q") for name in found)
+
+
+def test_experts_and_a_gguf_file(text: str, tmp_path: Path) -> None:
+    """All experts of a layer get one format; a file of 8 bits gets fewer, and none more."""
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(
+        "mixtral", hidden_size=256, intermediate_size=256, num_hidden_layers=2, vocab_size=300,
+        num_attention_heads=4, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2,
+    )  # fmt: skip
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(tmp_path / "model" / "tokenizer.json"))
+    words = ["--cpu", "--calibration-file", text, "-o"]
+    first, second = tmp_path / "a.gguf", tmp_path / "b.gguf"
+    model = ["quantize", "-m", str(tmp_path / "model"), "--bits", "8.6"]
+    assert main([*model, *words, str(first)]) == 0
+    assert main(["quantize", "-m", str(first), "--bits", "4.5", *words, str(second)]) == 0
+    found = [
+        {each.name: each.tensor_type.name for each in gguf.GGUFReader(path).tensors}
+        for path in (first, second)
+    ]
+    bits = [
+        {name: FORMATS[each].bits_per_weight for name, each in formats.items()} for formats in found
+    ]
+    assert bits[0]["blk.0.ffn_up_exps.weight"] < 32
+    assert bits[0].keys() == bits[1].keys()
+    assert all(bits[1][name] <= bits[0][name] for name in bits[0])
+    assert second.stat().st_size < 0.56 * first.stat().st_size

@@ -102,7 +102,7 @@ def with_calibration(plan: Plan, loader: Loader) -> Plan:
 
     It loads the weights as the files have them, or as Q8_0 if they do not fit, before the others.
     """
-    first = _first_loader(loader).plan
+    first = first_loader(loader).plan
     needed = sum(each.needed_bytes for each in first.breakdowns)
     needed += _SUM_BYTES * sum(p.columns for p in first.parameters if len(p.shape) > 1)
     extra = max(0, needed - sum(each.needed_bytes for each in plan.breakdowns))
@@ -113,7 +113,7 @@ def with_calibration(plan: Plan, loader: Loader) -> Plan:
     return replace(plan, warnings=(*plan.warnings, line))
 
 
-def _first_loader(loader: Loader) -> Loader:
+def first_loader(loader: Loader) -> Loader:
     """The loader of the model that computes the text: not quantized, or to Q8_0 if that fits."""
     topology = loader.request.topology
     devices = topology and replace(topology, rules=tuple(r for r in topology.rules if not r.isq))
@@ -158,7 +158,7 @@ def observed(loader: Loader, path: str, report: OnProgress) -> Observed:
 
     file = LocalFile(expanded(path))
     text = text_of(file.read(0, file.size_bytes), str(file.path))
-    first = _first_loader(loader)
+    first = first_loader(loader)
     first.plan.require_fit()
     first.planner.checkpoint = loader.planner.checkpoint
     tokenizer = read_tokenizer(loader.planner.checkpoint)

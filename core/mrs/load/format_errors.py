@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -18,7 +19,8 @@ from mrs.weights.binding import TRANSFORMS, Parameter
 _ROWS, _LEAST_ROWS = 256, 8
 
 
-class Inputs(NamedTuple):
+@dataclass(frozen=True)
+class Inputs:
     """What a calibration knows of the inputs of a parameter, each (columns,) float64.
 
     `squares` are sums over `count` inputs, `means` their means.

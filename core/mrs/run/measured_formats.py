@@ -30,6 +30,8 @@ _logger = logging.getLogger(__name__)
 _MATRICES = ("matrix", "embedding", "head")
 #: Bytes of a logit and of what is made of it while two models are compared.
 _LOGIT_BYTES = 6
+#: Products one by one, and logits that are compared, took twice the time of a planned prompt.
+_SLOWER = 2
 
 
 @dataclass(frozen=True)
@@ -241,15 +243,19 @@ def _sensitivities(
 
 
 def _say_cost(loader: Loader, passes: int, tokens: int) -> None:
-    """Say how long the measuring takes, and leave room for its logits in the plan."""
-    plan, spec = loader.plan, loader.planner.description.spec
-    logits_bytes = tokens * spec.vocab_size * _LOGIT_BYTES
-    label = plan.devices[plan.primary_device].label
+    """Say what the measuring takes, and leave room for its logits in the plan."""
+    from mrs.engine.column_importance import first_loader
+
+    vocab_size = loader.planner.description.spec.vocab_size
+    logits_bytes = tokens * vocab_size * _LOGIT_BYTES
+    label = loader.plan.devices[loader.plan.primary_device].label
     reserved = (*loader.request.reserved_bytes, (label, logits_bytes))
     loader.request = replace(loader.request, reserved_bytes=reserved)
-    seconds = passes * tokens / plan.speed.prompt_of(tokens).expected
+    plan = first_loader(loader).plan
+    needed_bytes = logits_bytes + sum(each.needed_bytes for each in plan.breakdowns)
+    seconds = _SLOWER * passes * tokens / plan.speed.prompt_of(tokens).expected
     _logger.warning(
-        "the text is computed once, and %d tokens of it %d times with noise in some tensors: about "
-        "%.0f s, and %s of memory for logits",
-        *(tokens, passes, max(1, seconds), human_bytes(logits_bytes)),
+        "the text is computed once, and %d tokens of it %d times with noise in some tensors, which "
+        "takes about %.0f s; the model needs up to %s of memory meanwhile",
+        *(tokens, passes, max(1, seconds), human_bytes(needed_bytes)),
     )
