@@ -106,10 +106,9 @@ def write_exact(name: str, folder: Path) -> None:
 
 
 def sequences(tokenizer: Tokenizer) -> list[list[int]]:
-    """Token ids of cuts of the manual, of the licence and of a module of Python."""
+    """Token ids of two cuts of the manual and of one of a module of Python."""
     manual = OWN_TEXT.read_text()
     cuts = [manual[len(manual) * part // 5 :] for part in (1, 3)]
-    cuts += [(Path(__file__).parents[2] / "LICENSE").read_text()[3000:]]
     cuts += [Path(csv.__file__).read_text()[2000:]]
     bos = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
     return [(bos + tokenizer.encode(cut[:3000], allow_special=False))[:LENGTH] for cut in cuts]
