@@ -15,7 +15,7 @@ from checkpoints import tiny_model, write
 from running import Conversation, check_planned_bytes, load
 from test_uqff_reading import values
 
-from mrs.errors import Unsupported, UsageError
+from mrs.errors import MrsError, Unsupported, UsageError
 from mrs.formats import FORMATS
 from mrs.load import gguf_writer
 from mrs.quantization.gguf_mixes import Place, mixed_format
@@ -212,6 +212,80 @@ def test_an_old_file_stays_until_the_new_one_is_whole(
     monkeypatch.undo()
     quantize_gguf(request(dense, isq="q8_0"), target)
     assert types(target)["blk.0.attn_q.weight"] == "Q8_0"
+
+
+@pytest.mark.parametrize("source", ["safetensors", "gguf"])
+def test_shards_are_the_same_model(source: str, dense: Path, tmp_path: Path) -> None:
+    """Each has at most the size that was asked for, and llama.cpp's keys with its types."""
+    (whole,) = quantize_gguf(request(dense, isq="q8_0"), tmp_path / "whole.gguf")
+    asked = request(dense if source == "safetensors" else whole, isq="q8_0")
+    largest = max(int(each.n_bytes) for each in gguf.GGUFReader(whole).tensors)
+    limit = largest + 8192
+    paths = quantize_gguf(asked, tmp_path / "x.gguf", max_shard_bytes=limit)
+    count = len(paths)
+    assert count > 2
+    assert [each.name for each in paths] == [
+        f"x-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)
+    ]
+    readers = [gguf.GGUFReader(path) for path in paths]
+    for number, (path, reader) in enumerate(zip(paths, readers, strict=True)):
+        assert path.stat().st_size <= limit or len(reader.tensors) == 1
+        keys = [reader.fields[f"split.{key}"] for key in ("no", "count", "tensors.count")]
+        assert [key.types[0].name for key in keys] == ["UINT16", "UINT16", "INT32"]
+        tensors = len(gguf.GGUFReader(whole).tensors)
+        assert [key.contents() for key in keys] == [number, count, tensors]
+    ours, expected = weights_of(paths[0]), weights_of(whole)
+    assert ours.keys() == expected.keys()
+    assert all(torch.equal(ours[name], expected[name]) for name in expected)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_file_that_is_small_enough_is_one(dense: Path, tmp_path: Path) -> None:
+    (path,) = quantize_gguf(request(dense), tmp_path / "x.gguf", max_shard_bytes=1 << 40)
+    assert path.name == "x.gguf"
+    assert "split.count" not in metadata(path)
+
+
+def test_old_shards_stay_until_all_new_ones_are_whole(
+    dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = quantize_gguf(request(dense, isq="q8_0"), tmp_path / "x.gguf", max_shard_bytes=1)
+    before = {path.name: path.read_bytes() for path in paths}
+    encode, calls = gguf_writer.requantize, []
+
+    def broken(*given: Any) -> Any:
+        calls.append(given)
+        if len(calls) > 5:
+            raise KeyboardInterrupt
+        return encode(*given)
+
+    monkeypatch.setattr(gguf_writer, "requantize", broken)
+    with pytest.raises(KeyboardInterrupt):
+        quantize_gguf(request(dense, isq="q4_0"), tmp_path / "x.gguf", max_shard_bytes=1)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_shards_are_no_mixture_of_two_runs(
+    dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that ends while files get their names leaves none that loads."""
+    paths = quantize_gguf(request(dense, isq="q8_0"), tmp_path / "x.gguf", max_shard_bytes=1)
+    rename, calls = Path.replace, []
+
+    def broken(self: Path, target: Path) -> Path:
+        if self.parent.name.startswith(".x.gguf") and target.parent == tmp_path:
+            calls.append(target)
+            if len(calls) > 3:
+                raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", broken)
+    with pytest.raises(KeyboardInterrupt):
+        quantize_gguf(request(dense, isq="q4_0"), tmp_path / "x.gguf", max_shard_bytes=1)
+    monkeypatch.undo()
+    assert not paths[0].exists()
+    with pytest.raises(MrsError):
+        weights_of(paths[1])
 
 
 def test_progress_ends_with_the_size_of_the_file(dense: Path, tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ COMMAND_HELP = {
 LISTED = {
     "quantize": frozenset((
         "run", "plain", "gguf", "isq", "dtype", "topology", "organization", "imatrix",
-        "calibration_file", "cpu", "output", "model_id", "arch", "hf_cache_path",
-        "token_source", "json", "quiet", "verbose", "help",
+        "calibration_file", "cpu", "output", "bits", "size", "fit", "max_shard_size",
+        "model_id", "arch", "hf_cache_path", "token_source", "json", "quiet", "verbose", "help",
     ))
 }  # fmt: skip

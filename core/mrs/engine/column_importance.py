@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mrs.errors import NotReadable, Unsupported, UsageError
 from mrs.events import OnProgress
@@ -18,6 +18,7 @@ from mrs.units import human_bytes
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from mrs.engine.calibration_text import Observation
     from mrs.model.decoder import Decoder
     from mrs.model.model_weights import ModelWeights
     from mrs.plan.plan import Plan
@@ -101,7 +102,7 @@ def with_calibration(plan: Plan, loader: Loader) -> Plan:
 
     It loads the weights as the files have them, or as Q8_0 if they do not fit, before the others.
     """
-    first = _first_loader(loader).plan
+    first = first_loader(loader).plan
     needed = sum(each.needed_bytes for each in first.breakdowns)
     needed += _SUM_BYTES * sum(p.columns for p in first.parameters if len(p.shape) > 1)
     extra = max(0, needed - sum(each.needed_bytes for each in plan.breakdowns))
@@ -112,7 +113,7 @@ def with_calibration(plan: Plan, loader: Loader) -> Plan:
     return replace(plan, warnings=(*plan.warnings, line))
 
 
-def _first_loader(loader: Loader) -> Loader:
+def first_loader(loader: Loader) -> Loader:
     """The loader of the model that computes the text: not quantized, or to Q8_0 if that fits."""
     topology = loader.request.topology
     devices = topology and replace(topology, rules=tuple(r for r in topology.rules if not r.isq))
@@ -136,13 +137,28 @@ def _first_loader(loader: Loader) -> Loader:
 
 
 def _calibrate(loader: Loader, path: str, report: OnProgress) -> dict[str, Tensor]:
+    importance = observed(loader, path, report).observation.importance
+    gc.collect()  # the unquantized weights go before the others come
+    return importance
+
+
+class Observed(NamedTuple):
+    """A model as its files have it, its inputs over the `tokens` of a text, and its bos token."""
+
+    decoder: Decoder
+    observation: Observation
+    tokens: Sequence[int]
+    bos: Sequence[int]
+
+
+def observed(loader: Loader, path: str, report: OnProgress) -> Observed:
+    """Load the model of a loader before it is quantized, and compute a text with it."""
     from mrs.engine.calibration_text import Observation
-    from mrs.load.importance import relative_importance
     from mrs.text.text_processor import read_tokenizer
 
     file = LocalFile(expanded(path))
     text = text_of(file.read(0, file.size_bytes), str(file.path))
-    first = _first_loader(loader)
+    first = first_loader(loader)
     first.plan.require_fit()
     first.planner.checkpoint = loader.planner.checkpoint
     tokenizer = read_tokenizer(loader.planner.checkpoint)
@@ -154,8 +170,4 @@ def _calibrate(loader: Loader, path: str, report: OnProgress) -> dict[str, Tenso
     _logger.info("calibrating with %d tokens", len(tokens))
     bos = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
     observation.read(decoder, tokens, bos)
-    squares = observation.squares
-    del decoder, observation, first
-    gc.collect()  # the unquantized weights go before the others come
-    found = {name: relative_importance(each) for name, each in squares.items()}
-    return {name: each for name, each in found.items() if each is not None}
+    return Observed(decoder, observation, tokens, bos)

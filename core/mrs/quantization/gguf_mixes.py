@@ -112,6 +112,12 @@ def kind_of(tensor: str) -> str:
     return "ffn_down" if module.startswith("ffn_down") else module
 
 
+def layer_of(tensor: str) -> int:
+    """The number of the layer in the name of a tensor; 0 without one."""
+    number = tensor.split(".")[1]
+    return int(number) if number.isdigit() else 0
+
+
 def mixed_format(mix: str, tensor: str, usual: Format, place: Place) -> Format:
     """The format of a matrix of a layer in this mix, whose usual one is `usual`."""
     kind = kind_of(tensor)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +15,14 @@ from mrs.architecture.gguf_layout import GgufTensor, gguf_layout
 from mrs.errors import NotReadable, Unsupported, UsageError
 from mrs.events import DISK, LoadProgress, OnProgress
 from mrs.formats import FORMATS, Format
-from mrs.process.files import PUBLIC, replace_file
-from mrs.quantization.gguf_mixes import FILE_TYPES, Place, kind_of, mix_name, mixed_format
+from mrs.process.files import PUBLIC, Staging, replace_file
+from mrs.quantization.gguf_mixes import FILE_TYPES, Place, kind_of, layer_of, mix_name, mixed_format
 from mrs.quantization.isq import isq_format, parse_isq
 from mrs.quantization.storage import StorageRules, isq_names, isq_rules, quantization, resolve_dtype
 from mrs.source.address import model_name
 from mrs.source.checkpoint import Checkpoint
 from mrs.source.gguf_encode import NewTensor, encoded_metadata, header
+from mrs.source.gguf_shards import Shard, shards
 from mrs.source.reader import LocalFile
 from mrs.weights.binding import Parameter, Piece
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from mrs.layers.rope.spec import Rope
     from mrs.load.gguf_writer import Read
     from mrs.request import RunRequest
+    from mrs.run.measured_formats import Budget, Chosen
     from mrs.source.weights import Weights
 
 _logger = logging.getLogger(__name__)
@@ -50,12 +52,18 @@ def quantize_gguf(
     target: Path,
     on_progress: OnProgress | None = None,
     loader: Loader | None = None,
+    budget: Budget | None = None,
+    on_chosen: Callable[[Chosen], None] = lambda chosen: None,
+    max_shard_bytes: int | None = None,
 ) -> tuple[Path, ...]:
     """Write the model of a request to a GGUF file, which is replaced as a whole; returns its path.
 
-    Weights are quantized as the request says, or stay as they are. A `loader` of the request is
-    needed if it asks for the importance of columns. Memory is needed for one tensor at a time.
-    Raises UsageError, Unsupported and NotReadable.
+    If the file would be larger than `max_shard_bytes`, it is written in shards.
+
+    Weights are quantized as the request says, or stay as they are. With a `budget` each matrix has
+    the format that is chosen by measured loss, of which `on_chosen` is told. A `loader` of the
+    request is needed then, and if it asks for the importance of columns. Memory is needed for one
+    tensor at a time. Raises UsageError, Unsupported and NotReadable.
     """
     from mrs.architecture.describe import describe
     from mrs.engine.column_importance import column_importance
@@ -71,14 +79,25 @@ def quantize_gguf(
     contents = _contents(request, checkpoint, description)  # may refuse: before the download
     checkpoint = fetch(checkpoint, lambda done, total: report(LoadProgress(DISK, done, total)))
     _check_target(target, checkpoint)
+    metadata = _metadata(request, checkpoint, description, contents)
     importance: Mapping[str, Tensor] = {}
     if loader is not None:
         loader.planner.checkpoint = checkpoint
+    if budget is not None:
+        from mrs.run.measured_formats import choose_formats
+
+        assert loader is not None
+        header_bytes = len(header(metadata, contents.new))  # the same for any formats
+        chosen = choose_formats(loader, contents.tensors, budget, header_bytes, report)
+        on_chosen(chosen)
+        importance = chosen.importance
+        contents = contents.with_formats({n: each.format for n, each in chosen.options.items()})
+        metadata |= _kind(request, contents)
+    elif loader is not None:
         importance = column_importance(loader, report)
-    metadata = _metadata(request, checkpoint, description, contents)
     for reason, count in contents.reasons.items():
         _logger.warning("%d tensors: %s", count, reason)
-    return (_write(target, checkpoint, contents, metadata, report, importance),)
+    return _write(target, checkpoint, contents, metadata, report, importance, max_shard_bytes)
 
 
 @dataclass(frozen=True)
@@ -93,6 +112,15 @@ class _Contents:
     metadata: Mapping[str, Any]
     reasons: Mapping[str, int]
     rope: Rope | None = None
+
+    @property
+    def new(self) -> list[NewTensor]:
+        return [NewTensor(each.name, each.shape, format) for each, format in self.tensors]
+
+    def with_formats(self, formats: Mapping[str, Format]) -> _Contents:
+        """The same with other formats of the tensors of these names."""
+        tensors = [(each, formats.get(each.name, format)) for each, format in self.tensors]
+        return replace(self, tensors=tensors)
 
 
 def _check(request: RunRequest, checkpoint: Checkpoint) -> None:
@@ -196,7 +224,7 @@ class _Formats:
         #: Why tensors have another format than the one that was asked for, and how many.
         self.reasons = Counter[str]()
         self._of_kind: dict[str, list[str]] = {}
-        for name in sorted(kinds, key=_layer_of):
+        for name in sorted(kinds, key=layer_of):
             self._of_kind.setdefault(kind_of(name), []).append(name)
 
     def of(self, tensor: GgufTensor) -> Format:
@@ -244,11 +272,6 @@ class _Formats:
         experts = routing.experts if routing else 0
         place = Place(alike.index(tensor.name), len(alike), experts)
         return mixed_format(self._mix, tensor.name, usual, place)
-
-
-def _layer_of(name: str) -> int:
-    number = name.split(".")[1]
-    return int(number) if number.isdigit() else 0
 
 
 def _metadata(
@@ -327,13 +350,21 @@ def _write(
     metadata: Mapping[str, Any],
     report: OnProgress,
     importance: Mapping[str, Tensor],
-) -> Path:
+    most_bytes: int | None,
+) -> tuple[Path, ...]:
+    """Write one file, or the shards of which none is larger than `most_bytes`.
+
+    None has its name until all are written, and the first gets it last: without it nothing loads.
+    """
     from mrs.load.gguf_writer import written
     from mrs.source.weights import Weights
 
-    new = [NewTensor(each.name, each.shape, format) for each, format in contents.tensors]
-    start = header(metadata, new)
-    total_bytes = len(start) + sum(each.padded_bytes for each in new)
+    new = contents.new
+    files = shards(target.name, metadata, new, most_bytes)
+    paths = tuple(target.with_name(each.name) for each in files)
+    for path in paths:
+        _check_target(path, checkpoint)
+    total_bytes = sum(len(each.header) for each in files) + sum(each.padded_bytes for each in new)
     done_bytes = 0
 
     def add(size_bytes: int) -> None:
@@ -341,19 +372,31 @@ def _write(
         done_bytes += size_bytes
         report(LoadProgress(DISK, done_bytes, total_bytes))
 
-    with Weights(checkpoint) as files:
+    with Weights(checkpoint) as weights:
         reads = [
-            _read(each, format, contents.rope, files, importance)
+            _read(each, format, contents.rope, weights, importance)
             for each, format in contents.tensors
         ]
+
+        def write(path: Path, shard: Shard) -> None:
+            tensors = zip(new[shard.tensors], reads[shard.tensors], strict=True)
+            replace_file(path, written(shard.header, tensors, add), PUBLIC)
+
         try:
-            replace_file(target, written(start, zip(new, reads, strict=True), add), PUBLIC)
+            if len(files) == 1:
+                write(target, files[0])
+                return paths
+            with Staging(target.parent, target.name) as staging:
+                for shard in files:
+                    write(staging.path(shard.name), shard)
+                paths[0].unlink(missing_ok=True)
+                staging.publish(each.name for each in reversed(files))
         except OSError as error:
             reason = error.strerror or ""
             raise NotReadable(
                 f"cannot write {target.name}", where=str(target), hint=reason
             ) from error
-    return target
+    return paths
 
 
 def _read(

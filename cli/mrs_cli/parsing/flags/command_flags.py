@@ -135,6 +135,39 @@ class QuantizeFlags(Flags):
         USUAL,
     ] = None
 
+    bits: Annotated[
+        float | None,
+        model_option(
+            "--bits",
+            metavar="BITS",
+            min=1,
+            max=32,
+            help="Bits a weight of a GGUF file, on average: each matrix gets the format that "
+            "loses least on the text of --calibration-file.",
+        ),
+        USUAL,
+    ] = None
+    size: Annotated[
+        str | None,
+        model_option("--size", metavar="SIZE", help="The same for a file of this size, as 18GiB."),
+    ] = None
+    fit: Annotated[
+        str | None,
+        model_option(
+            "--fit",
+            metavar="MACHINE",
+            help='The same for the weights that fit a machine, such as "RTX 4090".',
+        ),
+    ] = None
+    max_shard_size: Annotated[
+        str | None,
+        model_option(
+            "--max-shard-size",
+            metavar="SIZE",
+            help="Write a larger GGUF file in shards of at most this size, such as 4GiB.",
+        ),
+    ] = None
+
     @property
     def writes_gguf(self) -> bool:
         """Whether the output is a GGUF file."""

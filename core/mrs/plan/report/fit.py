@@ -117,6 +117,26 @@ def fit_machine(
     return _fit(text, planner.on(with_host(devices)), request, every_format=every_format)
 
 
+def room_for_weights(text: str, planner: Planner, request: RunRequest) -> int:
+    """Bytes of weights that fit a machine beside all else that a run of the request needs.
+
+    Raises UsageError for another text, and DoesNotFit if not even 2 bits a weight fit.
+    """
+    try:
+        devices = what_if_devices([part.strip() for part in text.split(BESIDE)])
+    except UsageError as error:
+        raise UsageError(error.what, where="--fit", hint=error.hint) from None
+    request = replace(with_isq(request, "q2k"), cpu_spill=_has_cpu(devices))
+    plan = planner.on(with_host(devices)).plan(request)
+    plan.require_fit()
+    used = (
+        device.available_bytes - terms.needed_bytes
+        for device, terms in zip(plan.devices, plan.breakdowns, strict=True)
+        if terms.is_used and (device.kind != "cpu" or _has_cpu(devices))
+    )
+    return plan.total_weight_bytes + sum(max(0, spare) for spare in used)
+
+
 def _fit(name: str, planner: Planner, request: RunRequest, *, every_format: bool) -> MachineFit:
     formats: list[FormatFit] = []
     for isq, plan in planned_formats(planner, request):
