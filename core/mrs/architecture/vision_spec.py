@@ -252,6 +252,18 @@ class Transcripts:
 
 
 @dataclass(frozen=True)
+class TimedTranscripts:
+    """The model does nothing but transcribe, a window of a recording after another.
+
+    Its tokens say the language, the task, and when what was said begins and ends: see
+    `mrs.run.transcription`.
+    """
+
+    #: Seconds from a token of time to the next.
+    step_s: float = 0.02
+
+
+@dataclass(frozen=True)
 class Vision:
     """What a model sees with; or hears with, if the layout is that of audio.
 
@@ -281,7 +293,7 @@ class Vision:
     edge: str | None = None
     video: VideoLayout | None = None
     positions: Literal["plain", "multimodal"] = "plain"
-    transcripts: Transcripts | None = None
+    transcripts: Transcripts | TimedTranscripts | None = None
 
     @property
     def image_layout(self) -> ImageLayout | None:

@@ -50,7 +50,8 @@ _ATTENTION: Known = {
     **_NORM,
     "Attention": "heads kv_heads head_dim scale rope window chunk softcap qk_norm qk_norm_whole "
     "qk_norm_by_head qk_norm_after_rope clip value_norm values_are_keys query_scale qkv_bias "
-    "out_bias sinks always_causal gated output_gate gates_heads value_head_dim value_scale alibi",
+    "out_bias sinks always_causal gated output_gate gates_heads value_head_dim value_scale alibi "
+    "key_bias",
     "Rope": "dim base scaling interleaved sections interleaved_sections backwards",
     "RopeScaling": "kind values factors long_factors",
     "QueryScale": "beta length offset",

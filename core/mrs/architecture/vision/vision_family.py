@@ -82,7 +82,7 @@ class VisionFamily:
     gguf            how mmproj files store tower and projector
     defaults        values that transformers assumes for keys that config.json lacks; likewise
                     `tower_defaults`, `image_defaults` and `video_defaults`
-    tower_key       the key of the tower's config in config.json
+    tower_key       the key of the tower's config in config.json; None: that is the tower's config, too
     wrapper         the key of an object in config.json that has the other keys in it, if there is
                     one in some checkpoints
 
@@ -107,7 +107,7 @@ class VisionFamily:
     text_defaults: Mapping[str, Any] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    tower_key: TowerKey = "vision_config"
+    tower_key: TowerKey | None = "vision_config"
     wrapper: str = ""
     tower_defaults: Mapping[str, Any] = field(default_factory=dict)
     image_defaults: Mapping[str, Any] = field(default_factory=dict)

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 #: Float32 tensors of all new tokens for each such field.
 _TENSORS = 4
 #: What the formulas of this folder count, by the name of the spec.
-COUNTED: Known = with_fields(SETTLED, JoinedInput="norm feeds_normed")
+COUNTED: Known = with_fields(
+    SETTLED,
+    JoinedInput="norm feeds_normed",
+    Attention="key_bias",
+    CrossAttention="input_norm bias",
+)
 #: Parts of a model with bytes of their own.
 _APART = ("layers", "vision", "pooler", "ranking")
 
