@@ -259,9 +259,6 @@ class TimedTranscripts:
     `mrs.run.transcription`.
     """
 
-    #: Seconds from a token of time to the next.
-    step_s: float = 0.02
-
 
 @dataclass(frozen=True)
 class Vision:
