@@ -97,7 +97,9 @@ def write_whisper(source: Path, target: Path) -> None:
     convolution = tensors["model.encoder.conv1.weight"]
     start, end = ids["<|startoftranscript|>"], ids["<|endoftext|>"]
     layers = {
-        half: len({name.split(".")[3] for name in tensors if name.startswith(f"model.{half}.layers.")})
+        half: len(
+            {name.split(".")[3] for name in tensors if name.startswith(f"model.{half}.layers.")}
+        )
         for half in ("encoder", "decoder")
     }
     config = {

@@ -18,8 +18,8 @@ from mrs.media.image_source import image_name, singular
 from mrs.media.log_mel import log_mel
 from mrs.media.lru_cache import LruCache
 from mrs.media.media_memory import MediaMemory
-from mrs.media.recording import Recording, read_recording
 from mrs.media.open_image import open_image
+from mrs.media.recording import Recording, read_recording
 from mrs.media.video_file import DEFAULT_VIDEO_LIMITS
 from mrs.media.video_frames import prepare_video
 from mrs.process.memory_room import MemoryRoom

@@ -155,7 +155,7 @@ class PromptReader:
 
     def prepare_grammars(self) -> None:
         """Do now what the first grammar of a reply would wait for. Raises MrsError."""
-        if self._spec.pooler is None:
+        if self._spec.pooler is None and self.speech is None:
             self._grammars.prepare()
 
     def embedding(
@@ -192,6 +192,8 @@ class PromptReader:
 
     def num_images(self, messages: Sequence[Message]) -> int:
         """The images of a conversation, those into which its videos are cut included."""
+        if self.speech is not None:  # a recording is no image, however long it is
+            return 0
         media = self._media_loader.load(messages) if self._media_loader else []
         return sum(len(each.images) for each in media)
 
@@ -230,6 +232,7 @@ class PromptReader:
 
         assert self.speech is not None
         check_settings(settings, self.speech)
+        self.text_limit.check(settings.text)
         return Transcript(
             recording, self.speech, self.text.tokenizer, self.context_tokens, settings
         )

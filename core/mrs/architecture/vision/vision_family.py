@@ -82,7 +82,7 @@ class VisionFamily:
     gguf            how mmproj files store tower and projector
     defaults        values that transformers assumes for keys that config.json lacks; likewise
                     `tower_defaults`, `image_defaults` and `video_defaults`
-    tower_key       the key of the tower's config in config.json; None: that is the tower's config, too
+    tower_key       the key of the tower's config in config.json; None if both are the same
     wrapper         the key of an object in config.json that has the other keys in it, if there is
                     one in some checkpoints
 

@@ -11,7 +11,13 @@ from math import prod
 from typing import Literal
 
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.vision_spec import CountedProjector, ImageShape, Projector, Vision
+from mrs.architecture.vision_spec import (
+    CountedProjector,
+    ImageShape,
+    Projector,
+    TimedTranscripts,
+    Vision,
+)
 from mrs.layers.attention.memory import ATTENTION_KEYS_PER_STEP
 from mrs.layers.attention.spec import Attention
 from mrs.layers.forward_pass import ForwardShape, norm_bytes, product_bytes
@@ -79,7 +85,10 @@ def planned_images(spec: ModelSpec, request: VisionRequest | None) -> PlannedIma
     if spec.vision.audio_layout is not None:
         seconds = request.max_audio_seconds
         largest = spec.vision.audio_layout.largest(seconds)
-        return PlannedImages(request.max_num_images, seconds, largest, "audio")
+        # A transcript has a window at a time.
+        is_timed = isinstance(spec.vision.transcripts, TimedTranscripts)
+        count = 1 if is_timed else request.max_num_images
+        return PlannedImages(count, seconds, largest, "audio")
     edge = min(request.max_image_length, request.max_edge or request.max_image_length)
     return PlannedImages(request.max_num_images, edge, spec.vision.layout.largest(edge))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from mrs.errors import NotReadable
+from mrs.families.vision.qwen3_asr import LANGUAGES
 
 Task = Literal["transcribe", "translate"]
 #: Newer and older name of the token for a window without speech.
@@ -41,6 +42,12 @@ class SpeechTokens:
     def language_of(self, token: int) -> str | None:
         """The code of a token's language."""
         return next((code for code, each in self.languages.items() if each == token), None)
+
+    @property
+    def language_names(self) -> tuple[tuple[str, str], ...]:
+        """Codes and names; a code is its own name if no other is known."""
+        codes = self.languages or ("en",)
+        return tuple((code, LANGUAGES.get(code, code)) for code in codes)
 
 
 def read_speech_tokens(

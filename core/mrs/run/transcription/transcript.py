@@ -156,9 +156,7 @@ class Transcript:
         )
         prompt = Prompt(ids, images=[heard], new_constraint=lambda: reply)
         left = self.recording.frames - self._frame
-        return Window(
-            self._frame, min(self.recording.window_frames, left), prompt, sampling, reply
-        )
+        return Window(self._frame, min(self.recording.window_frames, left), prompt, sampling, reply)
 
     def _seems_wrong(self, reply: WindowReply) -> bool:
         is_improbable = reply.mean_logprob < LEAST_LOGPROB
@@ -206,9 +204,8 @@ class Transcript:
         cuts = [at for at in range(1, len(ids)) if is_time[at - 1] and is_time[at]]
         ends_whole = is_time[-2:] == [False, True]
         if not cuts:
-            times = [each for each in ids if each >= first]
-            end_s = seconds(times[-1]) if times and times[-1] != first else window_s
-            start_s = seconds(times[0]) if len(times) > 1 else 0.0
+            start_s = seconds(ids[0]) if ids else 0.0
+            end_s = seconds(ids[-1]) if len(ids) > 1 and is_time[-1] else window_s
             return [(start_s, end_s, ids)], 0.0
         if ends_whole:
             cuts.append(len(ids))

@@ -45,9 +45,7 @@ class TranscriptReply:
     Text comes when its end is heard. `start` asks the engine for the reply to a window.
     """
 
-    def __init__(
-        self, transcript: Transcript, start: Callable[[Prompt, Sampling], Reply]
-    ) -> None:
+    def __init__(self, transcript: Transcript, start: Callable[[Prompt, Sampling], Reply]) -> None:
         self.transcript = transcript
         self._start = start
         self._reply: Reply | None = None
