@@ -86,6 +86,10 @@ class AudioLayout:
     least: int
     token: str
 
+    @property
+    def frames_per_s(self) -> int:
+        return SAMPLES_PER_S // self.mel.hop
+
     def shape(self, samples: int) -> ImageShape:
         """The sizes for audio of this length; `pixels` are (bands, frames)."""
         frames = max(samples, self.least) // self.mel.hop

@@ -12,7 +12,7 @@ from mrs.media.audio_file import read_samples
 from mrs.media.image_processors import PreparedImage
 from mrs.media.log_mel import log_mel
 from mrs.media.media_memory import MediaMemory
-from mrs.process.request_memory import LONGEST_RECORDING_S
+from mrs.process.request_memory import LONGEST_RECORDING_S, SPECTROGRAM_SECOND_BYTES
 from mrs.request import Media
 
 
@@ -51,7 +51,9 @@ def read_recording(audio: Media, layout: AudioLayout, memory: MediaMemory) -> Re
     `LONGEST_RECORDING_S`.
     """
     with memory.decoding():
-        samples = read_samples(audio, memory, LONGEST_RECORDING_S)
+        samples = read_samples(
+            audio, memory, LONGEST_RECORDING_S, second_bytes=SPECTROGRAM_SECOND_BYTES
+        )
         silence = layout.chunk * layout.mel.hop
         spectrogram = log_mel(samples, layout.mel, len(samples) + silence)
     frames = max(len(samples) // layout.mel.hop, 1)
