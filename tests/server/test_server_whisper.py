@@ -155,4 +155,4 @@ def test_the_command_line_prints_the_text(folder: Path) -> None:
     assert again == out
     code, _, errors = run("-P", "What is said?", *model)
     assert code == 2
-    assert "none is given: give one --audio FILE" in errors
+    assert "only transcribes" in errors

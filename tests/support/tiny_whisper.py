@@ -56,8 +56,9 @@ def write_whisper(target: Path, *, multilingual: bool = True, seed: int = 3, **s
     settings = {
         **special,
         "decoder_start_token_id": start,
-        "suppress_tokens": [33, 40, start],
-        "begin_suppress_tokens": [220, end],
+        # Of bytes, only printable ones of ASCII are said.
+        "suppress_tokens": [*range(94, 256), 33, 40, start],
+        "begin_suppress_tokens": [20, end],
         "is_multilingual": multilingual,
         "no_timestamps_token_id": ids["<|notimestamps|>"],
         "prev_sot_token_id": ids["<|startofprev|>"],

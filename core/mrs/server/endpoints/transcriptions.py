@@ -209,8 +209,6 @@ class _WindowScribe(_Scribe):
             async for _ in self._replies(window.prompt, window.sampling):
                 if self._request.stream and (more := self._more(transcript.text_with(window))):
                     yield more
-            if more := self._more(transcript.text):
-                yield more
         if more := self._more(transcript.text):
             yield more
         language = transcript.language
