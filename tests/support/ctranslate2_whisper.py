@@ -87,12 +87,11 @@ def _tensors(variables: dict[str, NDArray[Any]]) -> Iterator[tuple[str, NDArray[
             yield f"{prefix}.{_OUTSIDE.get(inside[0], inside[0])}.{name}", value
 
 
-def write_whisper(source: Path, target: Path) -> None:
-    """Write what is in `source` (model.bin, config.json, tokenizer.json) for transformers."""
-    variables = read_variables((source / "model.bin").read_bytes())
+def write_published_whisper(weights: Path, config_file: Path, tokens: Path, target: Path) -> None:
+    """Write model.bin, config.json and tokenizer.json, at these paths, as transformers has them."""
+    variables = read_variables(weights.read_bytes())
     tensors = {name: np.ascontiguousarray(value) for name, value in _tensors(variables)}
-    settings = json.loads((source / "config.json").read_text())
-    tokenizer = json.loads((source / "tokenizer.json").read_text())
+    settings, tokenizer = (json.loads(each.read_text()) for each in (config_file, tokens))
     ids = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
     convolution = tensors["model.encoder.conv1.weight"]
     start, end = ids["<|startoftranscript|>"], ids["<|endoftext|>"]
@@ -135,4 +134,4 @@ def write_whisper(source: Path, target: Path) -> None:
     save_file(tensors, target / "model.safetensors", {"format": "pt"})
     (target / "config.json").write_text(json.dumps(config))
     (target / "generation_config.json").write_text(json.dumps(generation))
-    (target / "tokenizer.json").write_bytes((source / "tokenizer.json").read_bytes())
+    (target / "tokenizer.json").write_bytes(tokens.read_bytes())
