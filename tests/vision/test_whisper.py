@@ -16,11 +16,13 @@ from mrs.engine.image_input import ImageInput
 from mrs.engine.multimodal import sequence_input
 from mrs.engine.profile.run import profile_run
 from mrs.errors import NotReadable, Unsupported
+from mrs.kernels.cpu.library import native_library
+from mrs.kernels.native_limits import is_native
 from mrs.media.image_processors import PreparedImage
 from mrs.model.batch import forward_batch
 from mrs.plan.memory.cache_size import CacheSize
 from mrs.request import ModelSource, RunRequest, Sampling, VisionRequest
-from mrs.run.planned_model import PlannedModel
+from mrs.run.planned_model import PlannedModel, no_report
 from support.engines import generate, make_engine
 from support.tiny_whisper import write_whisper
 
@@ -111,6 +113,38 @@ def test_sequences_of_a_batch_hear_their_own_windows(
     together = whisper.decoder.forward(forward_batch(inputs), [each.cache for each in talks])
     alone = [known.logits(one, s.image.pixels)[-1] for one, s in zip(ids, heard, strict=True)]
     assert difference(together, torch.stack(alone)) < TOLERANCE
+
+
+@pytest.fixture(scope="module")
+def packed(known: Known) -> LoadedVisionModel:
+    """The model as a run loads it: with matrices for the native library, if there is one."""
+    source = ModelSource(str(known.folder), "safetensors")
+    request = RunRequest(source, cpu=True, dtype="f32", vision=VisionRequest())
+    planned = PlannedModel(request)
+    decoder, weights = planned.load_decoder(no_report)
+    return LoadedVisionModel(
+        known.folder, planned.planner.description, planned.plan, weights, decoder
+    )
+
+
+@pytest.mark.values
+@pytest.mark.parametrize("chunk_tokens", [512, 7, 1])
+def test_native_steps_match_transformers(
+    packed: LoadedVisionModel, known: Known, chunk_tokens: int
+) -> None:
+    heard, ids = window(packed, 1), said(1)
+    expected = known.logits(ids, heard.image.pixels)
+    assert difference(Conversation(packed, chunk_tokens).feed(ids, [heard]), expected) < TOLERANCE
+
+
+def test_all_layers_of_a_step_are_one_native_call(packed: LoadedVisionModel) -> None:
+    """Where the library knows the sizes of heads: in the default model."""
+    spec, runs = packed.description.spec, [*packed.decoder.stack.runs.values()]
+    head_dim = spec.layers[0].mixer.cache_shape.head_dims[0]
+    if native_library() is not None and is_native(head_dim):
+        assert [run.layer_indices for run in runs] == [range(len(spec.layers))]
+    else:
+        assert runs == []
 
 
 def test_a_rewound_sequence_still_hears(whisper: LoadedVisionModel, known: Known) -> None:
