@@ -171,7 +171,7 @@ def language_model_of(
     is_nested = isinstance(inner, Mapping)
     values = inner if isinstance(inner, Mapping) else model.values
     kind = Config(values, model.where).text("model_type", family.text)
-    text = family_by_name(family.text_types.get(kind, kind))
+    text = family.decoder or family_by_name(family.text_types.get(kind, kind))
     # Either of the two configs may say whether the head is tied; the tensors are certain.
     head = _spelled({"head": family.head}, family, tensors)["head"]
     tied = f"{head}.weight" not in tensors

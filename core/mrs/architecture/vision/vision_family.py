@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mrs.architecture.description import TowerKey
-from mrs.architecture.family import Names
+from mrs.architecture.family import Family, Names
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.vision_spec import Tower, Vision
 from mrs.config.config import Config
@@ -88,6 +88,7 @@ class VisionFamily:
 
     The language model is a text family:
 
+    decoder         itself, if it is in no other model; otherwise
     text            its name, if the text config does not give one
     text_types      name in the text config -> name of the text family
     text_start      replaces `model.` at the start of that family's tensor names
@@ -99,6 +100,7 @@ class VisionFamily:
     name: str
     read: ReadVision
     names: Names
+    decoder: Family | None = None
     text: str = "llama"
     text_types: Names = field(default_factory=dict)
     text_start: str = "language_model.model."

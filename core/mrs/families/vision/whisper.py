@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from mrs.architecture.decoder_config import decoder
+from mrs.architecture.family import Family
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.vision.vision_family import VisionConfigs, VisionFamily
 from mrs.architecture.vision_slots import vision_slots
@@ -20,8 +22,10 @@ from mrs.architecture.vision_spec import (
 from mrs.config.config import Config
 from mrs.config.layer_kinds import layer_count
 from mrs.errors import NotReadable
-from mrs.families.whisper_decoder import LAYER_NAMES, NORM
 from mrs.layers.attention.spec import Attention
+from mrs.layers.cross_attention.spec import CrossAttention
+from mrs.layers.empty.spec import NoFeedForward
+from mrs.layers.first_input.spec import FirstInput
 from mrs.layers.layer import Layer
 from mrs.layers.mlp.spec import Mlp
 from mrs.layers.norm.spec import Norm
@@ -30,6 +34,19 @@ from mrs.layers.slots import Slot, norm_slots
 #: The token that the model replies to. It stands for what is heard.
 TOKEN = "<|startoftranscript|>"
 _TOWER = "model.encoder."
+#: The norms of both halves of the model.
+NORM = Norm(1e-5, "layer", bias=True)
+#: Names that both halves of the model have in a layer.
+LAYER_NAMES: Mapping[str, str] = {
+    "mixer.norm": "self_attn_layer_norm",
+    "mixer.q": "self_attn.q_proj",
+    "mixer.k": "self_attn.k_proj",
+    "mixer.v": "self_attn.v_proj",
+    "mixer.o": "self_attn.out_proj",
+    "ffn.norm": "final_layer_norm",
+    "ffn.up": "fc1",
+    "ffn.down": "fc2",
+}
 #: Slot -> module name.
 NAMES = {
     **LAYER_NAMES,
@@ -153,12 +170,61 @@ def _read_layout(tower: Config, features: Config) -> WindowLayout:
     return WindowLayout(mel, chunk=frames, halvings=1, least=frames * mel.hop, token=TOKEN)
 
 
+def read_decoder(config: Config) -> ModelSpec:
+    """A layer of the file is two here: self-attention alone, and cross-attention with the MLP."""
+    hidden, heads = config.positive("d_model"), config.positive("decoder_attention_heads")
+    head_dim = config.head_dim(hidden, heads)
+    sizes, scale = (heads, heads, head_dim), head_dim**-0.5
+    attention = Attention(*sizes, scale, None, qkv_bias=True, out_bias=True, key_bias=False)
+    hearing = CrossAttention(*sizes, scale, None, input_norm=NORM, bias=True)
+    activation = config.activation("gelu", "activation_function")
+    mlp = Mlp(config.positive("decoder_ffn_dim"), activation, gated=False, bias=True)
+    pair = Layer(attention, NoFeedForward(), NORM), Layer(hearing, mlp, NORM, mixer_norm=False)
+    count = layer_count(config, "decoder_layers")
+    config.require_off("scale_embedding")
+    tokens = config.positive("max_target_positions")
+    sized = Config({**config.values, "hidden_size": hidden}, config.where)
+    return decoder(
+        sized,
+        "whisper",
+        pair * count,
+        NORM,
+        context_tokens=tokens,
+        file_layers=tuple(index for index in range(count) for _ in pair),
+        input=FirstInput(positions=tokens),
+    )
+
+
+DECODER = Family(
+    "whisper",
+    read_decoder,
+    defaults={
+        "vocab_size": 51_865,
+        "d_model": 384,
+        "decoder_layers": 4,
+        "decoder_attention_heads": 6,
+        "decoder_ffn_dim": 1536,
+        "max_target_positions": 448,
+    },
+    safetensors={
+        **LAYER_NAMES,
+        "embedding": "model.decoder.embed_tokens",
+        "positions": "model.decoder.embed_positions",
+        "norm": "model.decoder.layer_norm",
+        "layer": "model.decoder.layers.{layer}.",
+        "cross.input_norm": "encoder_attn_layer_norm",
+        "cross.q": "encoder_attn.q_proj",
+        "cross.k": "encoder_attn.k_proj",
+        "cross.v": "encoder_attn.v_proj",
+        "cross.o": "encoder_attn.out_proj",
+    },
+)
+
 FAMILY = VisionFamily(
     "whisper",
     read,
     NAMES,
-    text="whisper_decoder",
-    text_types={"whisper": "whisper_decoder"},
+    decoder=DECODER,
     text_start="model.",
     head="proj_out",
     tower_key=None,
