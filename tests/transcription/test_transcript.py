@@ -121,6 +121,14 @@ def test_the_next_window_knows_what_was_said() -> None:
     assert made.language == "en"
 
 
+def test_caches_tell_windows_apart() -> None:
+    """Those of one recording, and the first ones of two."""
+    one = transcript(61).recording
+    other = Recording(one.spectrogram, one.frames, one.layout, b"y")
+    assert len({each.digest for each in (one.window(0), one.window(3000), other.window(0))}) == 3
+    assert one.window(0).digest == one.window(0).digest
+
+
 def test_what_was_said_has_half_the_context() -> None:
     made = transcript(91, tries_again=False)
     for window in made.windows():

@@ -96,25 +96,6 @@ def test_logits_match_transformers(
     assert difference(expected, other) > 0.01, "what is heard must matter"
 
 
-@torch.inference_mode()
-def test_sequences_of_a_batch_hear_their_own_windows(
-    whisper: LoadedVisionModel, known: Known
-) -> None:
-    begun = Conversation(whisper)
-    more = [Conversation(whisper, space=begun.space) for _ in range(2)]
-    heard = [window(whisper, seed) for seed in range(3)]
-    ids = [said(seed, 6 + seed) for seed in range(3)]
-    begun.feed(ids[0][:-1], [heard[0]])
-    talks = [begun, *more]
-    inputs = [
-        sequence_input(whisper.decoder, talk.cache, [sound], one[talk.cache.length :], 0)
-        for talk, sound, one in zip(talks, heard, ids, strict=True)
-    ]
-    together = whisper.decoder.forward(forward_batch(inputs), [each.cache for each in talks])
-    alone = [known.logits(one, s.image.pixels)[-1] for one, s in zip(ids, heard, strict=True)]
-    assert difference(together, torch.stack(alone)) < TOLERANCE
-
-
 @pytest.fixture(scope="module")
 def packed(known: Known) -> LoadedVisionModel:
     """The model as a run loads it: with matrices for the native library, if there is one."""
@@ -147,8 +128,33 @@ def test_all_layers_of_a_step_are_one_native_call(packed: LoadedVisionModel) -> 
         assert runs == []
 
 
-def test_a_rewound_sequence_still_hears(whisper: LoadedVisionModel, known: Known) -> None:
-    heard, talk, ids = window(whisper, 1), Conversation(whisper), said(1)
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", ["whisper", "packed"])
+def test_sequences_of_a_batch_hear_their_own_windows(
+    request: pytest.FixtureRequest, known: Known, kind: str
+) -> None:
+    """Together with the windows of new ones, and in the step after that."""
+    model: LoadedVisionModel = request.getfixturevalue(kind)
+    begun = Conversation(model)
+    talks = [begun, *(Conversation(model, space=begun.space) for _ in range(2))]
+    heard = [window(model, seed) for seed in range(3)]
+    ids = [said(seed, 6 + seed) for seed in range(3)]
+    begun.feed(ids[0][:-2], [heard[0]])
+    for end in (-1, None):
+        inputs = [
+            sequence_input(model.decoder, talk.cache, [sound], one[talk.cache.length : end], 0)
+            for talk, sound, one in zip(talks, heard, ids, strict=True)
+        ]
+        caches = [each.cache for each in talks]
+        together = model.decoder.forward(forward_batch(inputs), caches)
+        alone = [
+            known.logits(one[:end], s.image.pixels)[-1] for one, s in zip(ids, heard, strict=True)
+        ]
+        assert difference(together, torch.stack(alone)) < TOLERANCE
+
+
+def test_a_rewound_sequence_still_hears(packed: LoadedVisionModel, known: Known) -> None:
+    heard, talk, ids = window(packed, 1), Conversation(packed), said(1)
     talk.feed(ids, [heard])
     talk.cache.rewind(5)
     talk._ids = ids[:5]
