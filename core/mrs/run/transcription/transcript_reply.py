@@ -27,7 +27,7 @@ def asked_transcript(
     media = messages[-1].get("images", ()) if messages else ()
     if len(media) != 1 or media[0].kind != "audio":
         raise UsageError(
-            f"this model transcribes one audio file, and {len(media) or 'none'} is given",
+            f"this model transcribes one audio file at a time; files that are given: {len(media)}",
             hint="give one --audio FILE",
         )
     if sampling.grammar is not None:
