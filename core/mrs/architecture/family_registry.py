@@ -69,6 +69,10 @@ def _unknown_gguf(arch: str) -> Unsupported:
 
 
 def _unknown(name: str, known: Collection[str]) -> Unsupported:
+    from mrs.architecture.vision.describe_vision import find_vision_family
+
+    if find_vision_family(name) is not None:
+        return Unsupported(f"a {name} model takes more than text", hint="use vision-plain")
     alike = get_close_matches(name.lower().replace("-", "_"), known, n=MOST_NAMED, cutoff=0)
     return Unsupported(
         f"the architecture {name!r} is not known",

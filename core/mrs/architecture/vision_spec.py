@@ -86,6 +86,10 @@ class AudioLayout:
     least: int
     token: str
 
+    @property
+    def frames_per_s(self) -> int:
+        return SAMPLES_PER_S // self.mel.hop
+
     def shape(self, samples: int) -> ImageShape:
         """The sizes for audio of this length; `pixels` are (bands, frames)."""
         frames = max(samples, self.least) // self.mel.hop
@@ -252,6 +256,15 @@ class Transcripts:
 
 
 @dataclass(frozen=True)
+class TimedTranscripts:
+    """The model does nothing but transcribe, a window of a recording after another.
+
+    Its tokens say the language, the task, and when what was said begins and ends: see
+    `mrs.run.transcription`.
+    """
+
+
+@dataclass(frozen=True)
 class Vision:
     """What a model sees with; or hears with, if the layout is that of audio.
 
@@ -281,7 +294,7 @@ class Vision:
     edge: str | None = None
     video: VideoLayout | None = None
     positions: Literal["plain", "multimodal"] = "plain"
-    transcripts: Transcripts | None = None
+    transcripts: Transcripts | TimedTranscripts | None = None
 
     @property
     def image_layout(self) -> ImageLayout | None:

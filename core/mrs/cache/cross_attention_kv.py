@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mrs.cache.layer_cache import CacheRules, LayerSlice, TensorShape
+from mrs.kernels.cpu.elementwise import WholeKeys
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class CrossAttentionCache:
         self.device = device
         self._dtype = dtype
         self._groups: list[_Group] = []
+        self._read: tuple[_Group, WholeKeys] | None = None
 
     @property
     def rules(self) -> CacheRules:
@@ -116,6 +118,15 @@ class CrossAttentionCache:
                 return visible.keys, visible.values
         return None
 
+    def whole_at(self, position: int) -> WholeKeys | None:
+        """The same for native programs, on a CPU; None if it is a part of what is kept."""
+        group = self._groups[-1] if self._groups else None
+        if group is None or group.next_position > position + 1:
+            return None
+        if self._read is None or self._read[0] is not group:
+            self._read = group, WholeKeys(group.keys, group.values)
+        return self._read[1]
+
     def can_rewind_to(self, length: int) -> bool:
         return 0 <= length <= self.length
 
@@ -125,7 +136,7 @@ class CrossAttentionCache:
         kept = [group for group in self._groups if group.first < length]
         if kept:
             kept[-1] = kept[-1].up_to(length)
-        self._groups = kept
+        self._groups, self._read = kept, None
         self.length = length
 
     def export(self, start: int, end: int) -> LayerSlice | None:

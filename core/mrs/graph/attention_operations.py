@@ -99,7 +99,7 @@ def _projections(
     widths["mixer.k"] = attention.key_size
     if not attention.values_are_keys:
         widths["mixer.v"] = attention.value_size
-    biased = list(widths) if attention.qkv_bias else []
+    biased = [slot for slot in widths if attention.has_bias(slot)]
     if attention.output_gate:
         widths["mixer.gate"] = attention.gate_size
     projected = dict(zip(widths, graph.projected(x, widths), strict=True))
@@ -205,13 +205,14 @@ def attend_shared(graph: Graph, shared: SharedAttention, x: int) -> int:
 def attend_to_images(graph: Graph, cross: CrossAttention, x: int) -> int:
     """The attention of x (h) to the images of its sequence: a new value (h)."""
     size = cross.heads * cross.head_dim
-    (q,) = graph.projected(x, {"cross.q": size})
+    if cross.input_norm is not None:
+        x = graph.normed(x, "cross.input_norm", cross.input_norm)
+    (q,) = graph.projected(x, {"cross.q": size}, bias=cross.bias)
     attended = graph.value(size)
-    graph.add(
-        graph.norm(q, q, "cross.q_norm", cross.norm, cross.head_dim),
-        AttendToImages(q, attended, cross),
-    )
-    (out,) = graph.projected(attended, {"cross.o": graph.widths[STREAM]})
+    if cross.norm is not None:
+        graph.add(graph.norm(q, q, "cross.q_norm", cross.norm, cross.head_dim))
+    graph.add(AttendToImages(q, attended, cross))
+    (out,) = graph.projected(attended, {"cross.o": graph.widths[STREAM]}, bias=cross.bias)
     return out
 
 
@@ -219,7 +220,8 @@ def image_graph(cross: CrossAttention, hidden_size: int) -> Graph:
     """The keys and values of the features (h) of an image, which are the stream, to a cache."""
     graph, size = Graph(hidden_size), cross.kv_heads * cross.head_dim
     (k,) = graph.projected(STREAM, {"cross.k": size})
-    graph.add(graph.norm(k, k, "cross.k_norm", cross.norm, cross.head_dim))
-    (v,) = graph.projected(STREAM, {"cross.v": size})
+    if cross.norm is not None:
+        graph.add(graph.norm(k, k, "cross.k_norm", cross.norm, cross.head_dim))
+    (v,) = graph.projected(STREAM, {"cross.v": size}, bias=cross.bias)
     graph.add(WriteImage(k, v, cross.kv_heads))
     return graph

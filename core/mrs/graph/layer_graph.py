@@ -29,6 +29,7 @@ from mrs.graph.operations import (
 from mrs.graph.state_operations import mamba2
 from mrs.kernels.native_limits import ACTIVATIONS, MAX_TAPS, is_native
 from mrs.layers.attention.spec import Attention, SharedAttention
+from mrs.layers.cross_attention.spec import CrossAttention
 from mrs.layers.empty.spec import NoFeedForward, NoMixer
 from mrs.layers.joined_input.spec import JoinedInput
 from mrs.layers.known_fields import Known, uses_only, with_fields
@@ -50,7 +51,8 @@ _ATTENTION: Known = {
     **_NORM,
     "Attention": "heads kv_heads head_dim scale rope window chunk softcap qk_norm qk_norm_whole "
     "qk_norm_by_head qk_norm_after_rope clip value_norm values_are_keys query_scale qkv_bias "
-    "out_bias sinks always_causal gated output_gate gates_heads value_head_dim value_scale alibi",
+    "out_bias sinks always_causal gated output_gate gates_heads value_head_dim value_scale alibi "
+    "key_bias",
     "Rope": "dim base scaling interleaved sections interleaved_sections backwards",
     "RopeScaling": "kind values factors long_factors",
     "QueryScale": "beta length offset",
@@ -71,6 +73,7 @@ _MIXER: Known = {
     "BorrowedChoiceAttention": "heads qk_nope_head_dim v_head_dim kv_lora_rank q_lora_rank scale "
     "rope norm bias top_k",
     "SharedAttention": "attention layer",
+    "CrossAttention": "heads kv_heads head_dim scale norm rope input_norm bias",
     "Mamba": "channels state_dim step_rank kernel_tokens norm bias convolution_bias",
 }
 #: The final norm and the head.
@@ -329,6 +332,8 @@ def _has_native_sizes(mixer: Mixer) -> bool:
         mixer = mixer.attention
     if isinstance(mixer, Attention):
         return is_native(mixer.key_dim, mixer.value_dim)
+    if isinstance(mixer, CrossAttention):
+        return is_native(mixer.head_dim)
     return getattr(mixer, "kernel_tokens", 0) <= MAX_TAPS
 
 

@@ -564,7 +564,7 @@ class Graph:
 def module_of(slot: str) -> str:
     """The module of a layer that a weight belongs to: `mixer`, `ffn` or `input`."""
     name = slot.partition(".")[0]
-    return "mixer" if name == "laurel" else name
+    return "mixer" if name in ("laurel", "cross") else name
 
 
 def modules_of(operations: Sequence[Operation]) -> set[str]:

@@ -16,6 +16,7 @@ from mrs.graph.operations import (
     STREAM,
     Add,
     Attend,
+    AttendToImages,
     ChooseKeys,
     Compute,
     Convolve,
@@ -173,7 +174,8 @@ class _Arena:
 
 def takes_all_rows(operation: Operation) -> bool:
     """Whether all rows pass at once: a row depends on others, or the weights are read for all."""
-    return isinstance(operation, WriteCache | ChooseKeys | Attend | Mix) or reads_states(operation)
+    reads = WriteCache | ChooseKeys | Attend | AttendToImages | Mix
+    return isinstance(operation, reads) or reads_states(operation)
 
 
 def reads_states(operation: Operation) -> bool:

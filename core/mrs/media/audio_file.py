@@ -12,7 +12,7 @@ from mrs.errors import NotReadable
 from mrs.media.av_container import av_container
 from mrs.media.image_source import unreadable
 from mrs.media.media_memory import MediaMemory
-from mrs.process.request_memory import AUDIO_SECOND_BYTES, RECORDING_SECOND_BYTES
+from mrs.process.request_memory import AUDIO_SECOND_BYTES
 from mrs.request import Media
 
 if TYPE_CHECKING:
@@ -66,17 +66,16 @@ def read_samples(
     most_seconds: int,
     limit_hint: str = "cut it",
     *,
-    keeps_samples_alone: bool = False,
+    second_bytes: int = AUDIO_SECOND_BYTES,
 ) -> NDArray[np.float32]:
     """The samples (N,) of all channels together, `SAMPLES_PER_S` a second, mostly between -1 and 1.
 
-    Room for `most_seconds` is taken within `memory` before, whatever the file says of its length.
-    Without a spectrogram of it, that is less. Raises as `read_facts` does, also for a file that is
-    longer.
+    Room for `most_seconds` is taken within `memory` before, whatever the file says of its length:
+    `second_bytes` for each, with what is made of the samples. Raises as `read_facts` does, also for
+    a file that is longer.
     """
     import numpy as np  # facts of a file need none
 
-    second_bytes = RECORDING_SECOND_BYTES if keeps_samples_alone else AUDIO_SECOND_BYTES
     most = most_seconds * SAMPLES_PER_S
     with memory.decoding():
         size_bytes = decoding_bytes(most_seconds, second_bytes)

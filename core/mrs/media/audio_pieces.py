@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mrs.architecture.vision_spec import SAMPLES_PER_S
 from mrs.media.audio_file import read_samples
 from mrs.media.media_memory import MediaMemory
-from mrs.process.request_memory import LONGEST_RECORDING_S
+from mrs.process.request_memory import LONGEST_RECORDING_S, RECORDING_SECOND_BYTES
 from mrs.request import Media
 
 #: A piece ends in its last third, where this many samples are the quietest.
@@ -35,7 +35,9 @@ def cut_audio(audio: Media, memory: MediaMemory, piece_s: int) -> list[AudioPiec
     for one that is longer than `LONGEST_RECORDING_S`.
     """
     with memory.decoding():
-        samples = read_samples(audio, memory, LONGEST_RECORDING_S, keeps_samples_alone=True)
+        samples = read_samples(
+            audio, memory, LONGEST_RECORDING_S, second_bytes=RECORDING_SECOND_BYTES
+        )
         ranges = list(_ranges(samples, piece_s * SAMPLES_PER_S))
         if len(ranges) == 1:
             return [AudioPiece(0.0, len(samples) / SAMPLES_PER_S, audio)]

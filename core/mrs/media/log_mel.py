@@ -6,7 +6,6 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -27,21 +26,36 @@ def log_mel(samples: NDArray[np.float32], spectrogram: LogMel, least: int = 0) -
 
     With fewer than `least` samples, silence follows.
     """
-    whole = F.pad(torch.from_numpy(samples), (0, max(least - len(samples), 0)))
-    half, hop = spectrogram.window // 2, spectrogram.hop
-    frames = len(whole) // hop
-    # Frames have their times in their middles; the audio is mirrored at both ends.
-    mirrored = F.pad(whole[None], (half, half), mode="reflect")[0]
-    windows = mirrored.unfold(0, spectrogram.window, hop)[:frames]
-    curve = torch.hann_window(spectrogram.window)
+    count, window, hop = max(len(samples), least), spectrogram.window, spectrogram.hop
+    frames = count // hop
+    curve = torch.hann_window(window)
     bands = _bands(spectrogram)
     logs = torch.empty(spectrogram.bands, frames)
     for start in range(0, frames, FRAMES_AT_ONCE):
-        part = slice(start, start + FRAMES_AT_ONCE)
-        spectrum = torch.fft.rfft(windows[part] * curve)
+        part = slice(start, min(start + FRAMES_AT_ONCE, frames))
+        # Frames have their times in their middles.
+        first = start * hop - window // 2
+        heard = _mirrored(
+            samples, count, range(first, first + (part.stop - start - 1) * hop + window)
+        )
+        spectrum = torch.fft.rfft(torch.from_numpy(heard).unfold(0, window, hop) * curve)
         power = spectrum.real.square() + spectrum.imag.square()
         logs[:, part] = (bands @ power.T).clamp_(min=_LEAST_POWER).log10_()
     return logs.clamp_(min=float(logs.max()) - _RANGE).add_(4.0).div_(4.0)
+
+
+def _mirrored(samples: NDArray[np.float32], count: int, at: range) -> NDArray[np.float32]:
+    """The samples `at` these places, of `count` that end in silence and are mirrored at both ends.
+
+    Without a copy of all of them: recordings are long.
+    """
+    if at.start >= 0 and at.stop <= len(samples):
+        return samples[at.start : at.stop]
+    places = (count - 1) - np.abs((count - 1) - np.abs(np.arange(at.start, at.stop)))
+    heard = np.zeros(len(at), np.float32)
+    known = places < len(samples)
+    heard[known] = samples[places[known]]
+    return heard
 
 
 @lru_cache(maxsize=4)

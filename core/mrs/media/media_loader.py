@@ -19,6 +19,7 @@ from mrs.media.log_mel import log_mel
 from mrs.media.lru_cache import LruCache
 from mrs.media.media_memory import MediaMemory
 from mrs.media.open_image import open_image
+from mrs.media.recording import Recording, read_recording
 from mrs.media.video_file import DEFAULT_VIDEO_LIMITS
 from mrs.media.video_frames import prepare_video
 from mrs.process.memory_room import MemoryRoom
@@ -121,6 +122,15 @@ class MediaLoader:
         """
         self.check_kind(audio.kind, audio.name)
         return cut_audio(audio, self._memory, min(most_seconds, self._max_audio_seconds))
+
+    def recording(self, audio: Media) -> Recording:
+        """A whole recording, which takes room until it is given up. Raises as `load` does."""
+        self.check_kind(audio.kind, audio.name)
+        assert self._audio is not None
+        recording = read_recording(audio, self._audio, self._memory)
+        self._take_room(recording.spectrogram.nbytes, 0)
+        self._room.give_back_with(recording, recording.spectrogram.nbytes)
+        return recording
 
     def _load_image(self, media: Media, before_bytes: int) -> PreparedMedia:
         """An image; those before it in the conversation have `before_bytes`."""

@@ -54,7 +54,7 @@ class DecoderLayer:
         library = native_library() if _is_on_cpu(weights) else None
 
         def is_packed(slot: str) -> bool:
-            if library is None or (reads_elsewhere and slot.startswith("mixer.")):
+            if library is None or (reads_elsewhere and slot.startswith(("mixer.", "cross."))):
                 return False
             return isinstance(weights.matrix(slot), PackedMatrix)
 

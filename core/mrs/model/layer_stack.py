@@ -52,7 +52,7 @@ class LayerStack:
         self.layers = _build_layers(spec, weights, self.indices, devices, self.rope_tables)
         #: Adjacent layers that one native call computes, by the first of them.
         self.runs = find_runs(
-            [layer.native if isinstance(layer, DecoderLayer) else None for layer in self.layers],
+            [None if isinstance(layer, StreamsLayer) else layer.native for layer in self.layers],
             alone=on_disk or (),
         )
         self._on_disk = on_disk
@@ -106,6 +106,8 @@ class LayerStack:
                 x = x.to(device, activation_dtype(device, self._dtype))
             batch = batch.on(device)
             run = None if has_features else self.runs.get(index)
+            if run is not None and not run.supports(batch, by_layer):
+                run = None
             with self._on_disk.held(index) if self._on_disk else nullcontext():
                 if run is not None:
                     x = run(x, batch, by_layer, check)

@@ -14,7 +14,7 @@ from torch import Tensor
 from mrs.architecture.model_spec import ModelSpec
 from mrs.cache.recurrent_state import RecurrentStateCache
 from mrs.graph.layer_graph import native_embedding, native_final_norm, native_head
-from mrs.graph.operations import Attend, ChosenKeys, Given, Graph, Operation
+from mrs.graph.operations import Attend, AttendToImages, ChosenKeys, Given, Graph, Operation
 from mrs.graph.program import program_of
 from mrs.graph.step_rows import FEW_TOKENS
 from mrs.kernels.chunked_attention import within_chunks
@@ -58,12 +58,14 @@ class NativePart:
         attends = [each.attention for each in operations if isinstance(each, Attend)]
         self._attention: Attention | None = attends[0] if attends else None
         self.rope = rope if attends else None
+        #: Whether it attends to images.
+        self.is_cross = any(isinstance(each, AttendToImages) for each in operations)
         plan = program_of(operations, graph)
         self.program = NativeProgram(library, plan, program_weights(weights))
         #: Whether it reads keys and values, and all of them: known once, since steps are short.
         self._reads_keys_alone = bool(attends) and not self.program.has_states
         #: Whether positions and lengths are all that differs for the next token of a sequence.
-        self.only_counts = not plan.given
+        self.only_counts = not plan.given and not self.is_cross
         if attends and attends[0].chunk is not None:
             self.only_counts = False
         if self.rope is not None and not self.rope.is_fixed:
@@ -89,6 +91,9 @@ class NativePart:
         if self._reads_keys_alone:
             keys = cache[0]
             return CacheAccess(keys.kv, batch.attention[keys.group])
+        if self.is_cross:
+            keys = cache[0].whole_at(cache[0].length)
+            return CacheAccess(keys, keys.read_by(batch.token_ids.shape[0]))
         attention, has_states = self._attention, self.program.has_states
         given = _given(batch, self.program.plan.given, self._index)
         if attention is None:
@@ -137,9 +142,18 @@ class NativeLayers:
     def __init__(self, first: int, layers: Sequence[NativePart]) -> None:
         self.layer_indices = range(first, first + len(layers))
         self.layers = layers
+        self._cross = [first + n for n, each in enumerate(layers) if each.is_cross]
         #: The different ropes of the layers.
         self.ropes = list(dict.fromkeys(each.rope for each in layers if each.rope is not None))
         self._run = NativeRun([each.program for each in layers], self.rope_indices)
+
+    def supports(self, batch: ForwardBatch, caches: Sequence[Caches]) -> bool:
+        """Whether all layers can be computed: those that attend to images, for one sequence."""
+        if not self._cross:
+            return True
+        if len(batch.queries) > 1 or batch.images:
+            return False
+        return all(caches[n][0].whole_at(caches[n][0].length) is not None for n in self._cross)
 
     @property
     def rope_indices(self) -> list[int | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from mrs.graph.operations import (
     Add,
     AddBias,
     Attend,
+    AttendToImages,
     ChooseKeys,
     Clamp,
     Convolve,
@@ -53,13 +54,13 @@ from mrs.kernels.cpu.library import NativeLibrary
 from mrs.kernels.cpu.packed import ExpertOwner, ExpertSource, PackedMatrix
 from mrs.kernels.delta_rule import L2_EPS
 from mrs.kernels.native_structs import CACHE_TYPES, NativeStates
-from mrs.kernels.paged import AttentionBatch, PagedKV
+from mrs.kernels.paged import PagedKV
 from mrs.kernels.xielu import XieluParameters, xielu_numbers
 from mrs.layers.known_fields import Known, with_fields
 from mrs.model.native_experts import native_experts, native_routing, router_vectors
 
 #: Further fields are named like this: with_fields(SETTLED_OPERATIONS, ScaleEach="first second").
-NATIVE: Known = with_fields(SETTLED_OPERATIONS)
+NATIVE: Known = with_fields(SETTLED_OPERATIONS, AttendToImages="x out attention")
 
 
 class Weights(NamedTuple):
@@ -77,6 +78,13 @@ class Angles(NamedTuple):
     positions: Tensor | None = None
 
 
+class HasAddress(Protocol):
+    """What is passed to the library by the address of its C struct."""
+
+    @property
+    def address(self) -> int | None: ...
+
+
 class CacheAccess(NamedTuple):
     """What a program reads: the cache of its attention, where the tokens are in it, and states.
 
@@ -84,8 +92,8 @@ class CacheAccess(NamedTuple):
     has the keys of its indexer, at the same places.
     """
 
-    cache: PagedKV | None = None
-    batch: AttentionBatch | None = None
+    cache: HasAddress | None = None
+    batch: HasAddress | None = None
     states: NativeStates | None = None
     given: Tensor | None = None
     index_cache: PagedKV | None = None
@@ -150,6 +158,16 @@ class NativeProgram:
                 return self._made(_Kind.CHOOSE, x, weights, outs=(choice,), heads=heads)
             case Attend():
                 return self._attend(operation)
+            case AttendToImages(x, out, cross):
+                return self._made(
+                    _Kind.ATTEND,
+                    x,
+                    None,
+                    outs=(out,),
+                    factor=cross.scale,
+                    heads=cross.heads,
+                    kv_heads=cross.kv_heads,
+                )
             case Activate():
                 code, bound = gate_code(operation.activation, operation.clamp)
                 return self._made(

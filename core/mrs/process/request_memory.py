@@ -20,6 +20,8 @@ AUDIO_SECOND_BYTES = 320_000
 #: Of a second of a recording while it is decoded and cut into pieces, which are heard one after
 #: another: the samples, and the pieces of half their size. The longest takes 173 MB.
 RECORDING_SECOND_BYTES, LONGEST_RECORDING_S = 96_000, 1800
+#: Of a second of a recording that becomes one spectrogram: the samples, and 128 bands.
+SPECTROGRAM_SECOND_BYTES = 128_000
 #: Pictures that a video's decoder has at once, beside one in each of its threads: those that later
 #: ones may refer to, at most 16 in any format, the one that is shown, and the edges around all of
 #: them. Measured up to 16.

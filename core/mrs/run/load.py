@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import mrs.engine.reply
 import mrs.load.load  # noqa: F401
+from mrs.architecture.vision_spec import TimedTranscripts
 from mrs.engine.model_engine import engine_of
 from mrs.process.interrupts import interrupts_held
 from mrs.run.draft import load_draft, require_draft_tokens
@@ -22,9 +23,11 @@ from mrs.run.thinking_settings import ThinkingSettings
 from mrs.source.suggested_sampling import suggested_sampling
 
 if TYPE_CHECKING:
+    from mrs.architecture.model_spec import ModelSpec
     from mrs.cache.prefix.disk import DiskPrefixCache
     from mrs.engine.loop import EngineLoop
     from mrs.events import OnProgress
+    from mrs.run.transcription.speech_tokens import SpeechTokens
     from mrs.text.text_processor import TextProcessor
 
 _logger = logging.getLogger(__name__)
@@ -54,6 +57,8 @@ def load(model: PlannedModel, memory: RequestMemory | None, report: OnProgress) 
             cluster.close()
             raise
     prompts = _prompt_reader(model, memory, text, thinking, engine)
+    if prompts.speech is not None:
+        suggested = {"temperature": 0.0, **suggested}
     return LoadedModel(model.request, model.plan, prompts, engine, suggested, cluster=cluster)
 
 
@@ -109,4 +114,18 @@ def _prompt_reader(
         engine.context_tokens,
         media_loader,
         None if budget is None else budget.grammars,
+        _speech_tokens(model, text, engine.spec),
     )
+
+
+def _speech_tokens(
+    model: PlannedModel, text: TextProcessor, spec: ModelSpec
+) -> SpeechTokens | None:
+    """The tokens of a model that does nothing but transcribe. Raises NotReadable."""
+    if spec.vision is None or not isinstance(spec.vision.transcripts, TimedTranscripts):
+        return None
+    from mrs.run.transcription.speech_tokens import read_speech_tokens
+
+    files = model.planner.checkpoint
+    configs = files.generation_config, files.config
+    return read_speech_tokens(text.tokenizer, configs, spec.vocab_size, files.model_id)

@@ -10,7 +10,7 @@ from mrs.events import DeviceMemoryUsage
 from mrs.plan.learn_speed import learn_speed
 from mrs.plan.plan import Plan
 from mrs.plan.speed.learnt import Pace
-from mrs.request import Message, RunRequest, Sampling
+from mrs.request import Media, Message, RunRequest, Sampling
 from mrs.run.prompt_reader import PromptReader
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from mrs.run.classifier import Classified
     from mrs.run.embedder import Embedder, Vector
     from mrs.run.ranker import Ranked
+    from mrs.run.transcription.transcript import TranscriptSettings
+    from mrs.run.transcription.transcript_reply import TranscriptReply
     from mrs.text.tokenizer import Tokenizer
     from mrs.tools.tool_request import ToolRequest
 
@@ -98,18 +100,38 @@ class LoadedModel:
         truncate: bool = False,
         timeout_s: float | None = None,
         tools: ToolRequest | None = None,
-    ) -> Reply:
+    ) -> Reply | TranscriptReply:
         """Answer the last message of a conversation; `thinking` overrides the request's setting.
 
         The reply may or must call some of `tools`, in the format of the model's template.
         With `truncate`, a conversation that exceeds the context loses its oldest turns; if the
         newest turn alone exceeds it, the prompt loses its oldest tokens. A reply that is not
         complete after `timeout_s` fails. Raises UsageError for images without vision support.
+        A model that only transcribes says what is heard in the message's one audio file.
         """
+        if self.prompts.speech is not None:
+            from mrs.run.transcription.transcript_reply import asked_transcript
+
+            audio, settings = asked_transcript(messages, sampling)
+            return self.transcribe(audio, settings, timeout_s=timeout_s)
         prompt = self.prompts.chat(
             messages, sampling, thinking=thinking, truncate=truncate, tools=tools
         )
         return self._stream(prompt, sampling, timeout_s)
+
+    def transcribe(
+        self, audio: Media, settings: TranscriptSettings, *, timeout_s: float | None = None
+    ) -> TranscriptReply:
+        """What is said in a recording, by a model that does nothing but transcribe.
+
+        The reply to a window that is not complete after `timeout_s` fails. Raises MrsError.
+        """
+        from mrs.run.transcription.transcript_reply import TranscriptReply
+
+        transcript = self.prompts.transcript(self.prompts.recording(audio), settings)
+        return TranscriptReply(
+            transcript, lambda prompt, sampling: self._stream(prompt, sampling, timeout_s)
+        )
 
     def stream_completion(
         self,

@@ -13,15 +13,18 @@ from mrs.text.shorten import max_prompt_tokens, newest_tokens, newest_turns
 
 if TYPE_CHECKING:
     from mrs.architecture.model_spec import ModelSpec
-    from mrs.architecture.vision_spec import Transcripts
+    from mrs.architecture.vision_spec import TimedTranscripts, Transcripts
     from mrs.engine.image_input import ImageInput
     from mrs.engine.prompt import Prompt
     from mrs.grammar.compiler import GrammarCompiler
     from mrs.media.audio_pieces import AudioPiece
     from mrs.media.image_processors import Prepared
     from mrs.media.media_loader import MediaLoader, PreparedMedia
+    from mrs.media.recording import Recording
     from mrs.run.ranker import RankingPrompts
     from mrs.run.thinking_settings import ThinkingSettings
+    from mrs.run.transcription.speech_tokens import SpeechTokens
+    from mrs.run.transcription.transcript import Transcript, TranscriptSettings
     from mrs.text.text_limit import TextLimit
     from mrs.text.text_processor import PromptEnding, TextProcessor
     from mrs.tools.tool_caller import ToolCaller
@@ -45,7 +48,8 @@ class _TemplateInput(NamedTuple):
 class PromptReader:
     """Reads what is asked, and makes a prompt of it; any thread may call it.
 
-    Without a `media_loader` there are no images. Compiled grammars are kept in `grammar_bytes`.
+    Without a `media_loader` there are no images. Compiled grammars are kept in `grammar_bytes`. A
+    model that has tokens of `speech` makes transcripts alone.
     """
 
     def __init__(
@@ -56,8 +60,11 @@ class PromptReader:
         context_tokens: int,
         media_loader: MediaLoader | None = None,
         grammar_bytes: int | None = None,
+        speech: SpeechTokens | None = None,
     ) -> None:
         self.thinking = thinking
+        #: The tokens of a model that does nothing but transcribe.
+        self.speech = speech
         self.context_tokens = context_tokens
         self._spec = spec
         self.text = text
@@ -88,6 +95,7 @@ class PromptReader:
         """
         from mrs.engine.prompt import Prompt
 
+        self._require_texts()
         with about("variables"):
             self.thinking.check_variables(variables or {})
         with about("thinking"):
@@ -128,6 +136,7 @@ class PromptReader:
         """
         from mrs.engine.prompt import Prompt
 
+        self._require_texts()
         must_fit = not truncate and most_tokens is None
         if isinstance(prompt, str):
             self.text_limit.check(prompt, must_fit=must_fit)
@@ -146,7 +155,7 @@ class PromptReader:
 
     def prepare_grammars(self) -> None:
         """Do now what the first grammar of a reply would wait for. Raises MrsError."""
-        if self._spec.pooler is None:
+        if self._spec.pooler is None and self.speech is None:
             self._grammars.prepare()
 
     def embedding(
@@ -201,6 +210,8 @@ class PromptReader:
 
     def num_images(self, messages: Sequence[Message]) -> int:
         """The images of a conversation, those into which its videos are cut included."""
+        if self.speech is not None:  # a recording is no image, however long it is
+            return 0
         media = self._media_loader.load(messages) if self._media_loader else []
         return sum(len(each.images) for each in media)
 
@@ -223,9 +234,34 @@ class PromptReader:
         return self._media_loader.cut(audio, most_seconds)
 
     @property
-    def transcripts(self) -> Transcripts | None:
+    def transcripts(self) -> Transcripts | TimedTranscripts | None:
         """How the model transcribes, if it is made for that."""
         return None if self._spec.vision is None else self._spec.vision.transcripts
+
+    def recording(self, audio: Media) -> Recording:
+        """What is heard in a file. Raises MrsError."""
+        self.check_media(audio.kind, audio.name)
+        assert self._media_loader is not None
+        return self._media_loader.recording(audio)
+
+    def transcript(self, recording: Recording, settings: TranscriptSettings) -> Transcript:
+        """A transcript to make, of a model that has tokens of `speech`. Raises UsageError."""
+        from mrs.run.transcription.transcript import Transcript, check_settings
+
+        assert self.speech is not None
+        check_settings(settings, self.speech)
+        self.text_limit.check(settings.text)
+        return Transcript(
+            recording, self.speech, self.text.tokenizer, self.context_tokens, settings
+        )
+
+    def _require_texts(self) -> None:
+        """Raise UsageError for a model that replies to sound alone."""
+        if self.speech is not None:
+            raise UsageError(
+                "this model only transcribes: it needs one recording, and replies to no text",
+                hint="give --audio FILE, or send it to /v1/audio/transcriptions",
+            )
 
     @cached_property
     def text_limit(self) -> TextLimit:

@@ -169,6 +169,8 @@ class LocalRuns:
         model = slot.model
         if model.engine.stats.running >= slot.request.max_seqs:
             return Refused("it has no free sequence")
+        if model.prompts.speech is not None:
+            return Refused("it makes transcripts for requests alone")
         return Opened(
             self._url,
             os.getpid(),

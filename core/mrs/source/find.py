@@ -18,7 +18,7 @@ from mrs.source.sentence_files import (
     sentence_side_files,
     sentence_weights,
 )
-from mrs.source.suggested_sampling import unused_settings
+from mrs.source.suggested_sampling import OF_SPEECH, unused_settings
 from mrs.source.tokenizer_files import tokenizer_files
 from mrs.source.weights_files import (
     gguf_files,
@@ -178,6 +178,8 @@ def _unused_settings(
     """The remark that names the sampling settings of the model's files that are not used."""
     is_gguf = source.container == "gguf"
     unused = unused_settings(source.container, config if is_gguf else generation_config)
+    if config.get("model_type") == "whisper":
+        unused = [name for name in unused if name not in OF_SPEECH]
     if not unused:
         return ()
     where = "the GGUF file" if is_gguf else "generation_config.json"

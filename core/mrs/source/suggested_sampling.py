@@ -53,6 +53,12 @@ _SHAPES_NOTHING = re.compile(
     r"|length_penalty|diversity_penalty|renormalize_logits|remove_invalid_values|chat_format"
     r"|trust_remote_code|token_healing|speculative_.*"
 )
+#: Those of a model that transcribes, which are read with its tokens or are the same for all.
+OF_SPEECH = (
+    *("suppress_tokens", "begin_suppress_tokens", "is_multilingual", "lang_to_id", "task_to_id"),
+    *("max_initial_timestamp_index", "alignment_heads", "forced_decoder_ids"),
+    "median_filter_width",
+)
 #: Values that switch a setting off.
 _OFF: tuple[Any, ...] = (None, False, 0, 1, "", [], {})
 

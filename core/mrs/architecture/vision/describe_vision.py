@@ -171,7 +171,7 @@ def language_model_of(
     is_nested = isinstance(inner, Mapping)
     values = inner if isinstance(inner, Mapping) else model.values
     kind = Config(values, model.where).text("model_type", family.text)
-    text = family_by_name(family.text_types.get(kind, kind))
+    text = family.decoder or family_by_name(family.text_types.get(kind, kind))
     # Either of the two configs may say whether the head is tied; the tensors are certain.
     head = _spelled({"head": family.head}, family, tensors)["head"]
     tied = f"{head}.weight" not in tensors
@@ -245,10 +245,11 @@ def describe_vision(
     `model` is config.json, `images` is preprocessor_config.json, `videos` is
     video_preprocessor_config.json. The keys of `images` that are looked up are added to `asked`.
     """
-    tower = model.values.get(family.tower_key)
+    key = family.tower_key
+    tower = model.values if key is None else model.values.get(key)
     if not isinstance(tower, Mapping):
         raise NotReadable(
-            f"the configuration lacks {family.tower_key!r}",
+            f"the configuration lacks {key!r}",
             where=model.where,
             hint="run a text model with `plain`",
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mrs.architecture.description import TowerKey
-from mrs.architecture.family import Names
+from mrs.architecture.family import Family, Names
 from mrs.architecture.model_spec import ModelSpec
 from mrs.architecture.vision_spec import Tower, Vision
 from mrs.config.config import Config
@@ -82,12 +82,13 @@ class VisionFamily:
     gguf            how mmproj files store tower and projector
     defaults        values that transformers assumes for keys that config.json lacks; likewise
                     `tower_defaults`, `image_defaults` and `video_defaults`
-    tower_key       the key of the tower's config in config.json
+    tower_key       the key of the tower's config in config.json; None if both are the same
     wrapper         the key of an object in config.json that has the other keys in it, if there is
                     one in some checkpoints
 
     The language model is a text family:
 
+    decoder         itself, if it is in no other model; otherwise
     text            its name, if the text config does not give one
     text_types      name in the text config -> name of the text family
     text_start      replaces `model.` at the start of that family's tensor names
@@ -99,6 +100,7 @@ class VisionFamily:
     name: str
     read: ReadVision
     names: Names
+    decoder: Family | None = None
     text: str = "llama"
     text_types: Names = field(default_factory=dict)
     text_start: str = "language_model.model."
@@ -107,7 +109,7 @@ class VisionFamily:
     text_defaults: Mapping[str, Any] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    tower_key: TowerKey = "vision_config"
+    tower_key: TowerKey | None = "vision_config"
     wrapper: str = ""
     tower_defaults: Mapping[str, Any] = field(default_factory=dict)
     image_defaults: Mapping[str, Any] = field(default_factory=dict)

@@ -178,13 +178,38 @@ def attend_to_all(
     library: NativeLibrary, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions
 ) -> Tensor:
     """Attention of queries (T, H, D) to all keys (KV, S, D) and values: to (T, H * Dv)."""
-    cache = NativeKV.of(k[None], v[None], _ONE_BLOCK_SHIFT)
-    tokens, (kv_heads, keys, _) = q.shape[0], k.shape
-    bounds = torch.tensor([0, tokens, keys, 0], dtype=torch.int32)
-    ends = torch.full((tokens,), keys - 1)
-    start, context, table = (bounds[first:].data_ptr() for first in (0, 2, 3))
-    batch = NativeBatch(1, 1, tokens, start, context, table, None, ends.data_ptr())
-    return attend(library, q, cache, batch, kv_heads, options)
+    whole = WholeKeys(k, v)
+    return attend(library, q, whole.native, whole.read_by(len(q)).native, len(k), options)
+
+
+class WholeKeys:
+    """Keys (KV, S, D) and values of which all tokens read all, as a cache of one block."""
+
+    def __init__(self, k: Tensor, v: Tensor) -> None:
+        self._alive, self._keys = (k, v), k.shape[1]
+        self.native = NativeKV.of(k[None], v[None], _ONE_BLOCK_SHIFT)
+        self.address = ctypes.addressof(self.native)
+        self._batch: WholeBatch | None = None
+
+    def read_by(self, tokens: int) -> WholeBatch:
+        """So many tokens of one sequence: often as many as before."""
+        if self._batch is None or self._batch.tokens != tokens:
+            self._batch = WholeBatch(tokens, self._keys)
+        return self._batch
+
+
+class WholeBatch:
+    """New tokens of one sequence that read all of some keys."""
+
+    def __init__(self, tokens: int, keys: int) -> None:
+        bounds = torch.tensor([0, tokens, keys, 0], dtype=torch.int32)
+        # None of them is written; a program checks the slots of all its tokens.
+        ends, slots = torch.full((tokens,), keys - 1), torch.zeros(tokens, dtype=torch.int64)
+        self.tokens, self._alive = tokens, (bounds, ends, slots)
+        start, context, table = (bounds[first:].data_ptr() for first in (0, 2, 3))
+        places = slots.data_ptr(), ends.data_ptr()
+        self.native = NativeBatch(1, 1, tokens, start, context, table, *places)
+        self.address = ctypes.addressof(self.native)
 
 
 def write_kv(

@@ -34,6 +34,7 @@ class Attention(Mixer):
     `output_gate` is the same with a linear map of its own, and its activation instead of sigmoid;
     it has one value for each head if it `gates_heads`. With `alibi`, the slopes of all heads, the
     position of a key times the slope is added to a score (see `mrs.layers.attention.alibi`).
+    Of the biases of q, k and v, that of the keys is absent without `key_bias`.
     """
 
     code = Code(
@@ -67,6 +68,7 @@ class Attention(Mixer):
     value_head_dim: int | None = None
     value_scale: float = 1.0
     alibi: tuple[float, ...] = ()
+    key_bias: bool = True
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         query_size = self.heads * self.head_dim
@@ -76,7 +78,8 @@ class Attention(Mixer):
             rows["mixer.v"] = self.value_size
         for name, count in rows.items():
             groups = self.kv_heads
-            yield Slot(name, (count, hidden_size), bias=self.qkv_bias, interleave_groups=groups)
+            bias = self.has_bias(name)
+            yield Slot(name, (count, hidden_size), bias=bias, interleave_groups=groups)
         yield Slot("mixer.o", (hidden_size, self.output_size), bias=self.out_bias)
         if self.output_gate:
             yield Slot("mixer.gate", (self.gate_size, hidden_size))
@@ -85,6 +88,10 @@ class Attention(Mixer):
             yield from norm_slots("mixer.k_norm", self._norm_shape(self.kv_heads), self.qk_norm)
         if self.sinks:
             yield Slot("mixer.sinks", (self.heads,), "vector", suffix="")
+
+    def has_bias(self, slot: str) -> bool:
+        """Whether the projection to queries, keys or values has a bias."""
+        return self.qkv_bias and (self.key_bias or slot != "mixer.k")
 
     def _norm_shape(self, heads: int) -> int | tuple[int, int]:
         """The shape of the weights of `qk_norm`, over queries or keys of `heads` heads."""

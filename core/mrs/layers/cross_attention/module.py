@@ -87,12 +87,15 @@ def _sequence_spans(
 class CrossAttentionLayer:
     """A layer of the rows that attend to images.
 
-    Rows before the first image of their sequence pass it unchanged.
+    Rows before the first image of their sequence pass it unchanged. The native library may compute
+    it for one sequence, all of whose rows attend to the same images.
     """
 
     def __init__(self, layer: Layer, hidden_size: int, index: int, weights: ModelWeights) -> None:
-        self._of_rows = DecoderLayer(layer, hidden_size, index, weights, None, owns_input=True)
+        arguments = layer, hidden_size, index, weights, None
+        self._of_rows = DecoderLayer(*arguments, reads_elsewhere=True, owns_input=True)
         self.mixer, self.has_host_choices = self._of_rows.mixer, self._of_rows.has_host_choices
+        self.native = DecoderLayer(*arguments).native
 
     def __call__(
         self, x: Tensor, batch: ForwardBatch, cache: Sequence[CrossAttentionCache]

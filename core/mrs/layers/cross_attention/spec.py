@@ -16,7 +16,9 @@ class CrossAttention(Mixer):
 
     A token attends to the last image at or before its position, and to the images directly before
     that one (with no other token in between). The layer leaves tokens before the first image
-    unchanged. `norm` is applied to every head of queries and keys.
+    unchanged. `norm` is applied to every head of queries and keys. `input_norm` is a norm of the
+    tokens alone, for a mixer whose layer has none. With `bias` all projections but that of the keys
+    have one. Sound that is heard by cross-attention is such an image.
     """
 
     code = Code(
@@ -28,18 +30,23 @@ class CrossAttention(Mixer):
     kv_heads: int
     head_dim: int
     scale: float
-    norm: Norm
+    norm: Norm | None
     rope: None = None
+    input_norm: Norm | None = None
+    bias: bool = False
 
     def slots(self, hidden_size: int) -> Iterator[Slot]:
         query_size = self.heads * self.head_dim
         key_size = self.kv_heads * self.head_dim
-        yield Slot("cross.q", (query_size, hidden_size))
+        yield Slot("cross.q", (query_size, hidden_size), bias=self.bias)
         yield Slot("cross.k", (key_size, hidden_size))
-        yield Slot("cross.v", (key_size, hidden_size))
-        yield Slot("cross.o", (hidden_size, query_size))
-        yield from norm_slots("cross.q_norm", self.head_dim, self.norm)
-        yield from norm_slots("cross.k_norm", self.head_dim, self.norm)
+        yield Slot("cross.v", (key_size, hidden_size), bias=self.bias)
+        yield Slot("cross.o", (hidden_size, query_size), bias=self.bias)
+        if self.norm is not None:
+            yield from norm_slots("cross.q_norm", self.head_dim, self.norm)
+            yield from norm_slots("cross.k_norm", self.head_dim, self.norm)
+        if self.input_norm is not None:
+            yield from norm_slots("cross.input_norm", hidden_size, self.input_norm)
 
     @property
     def shard_axes(self) -> tuple[ShardAxis, ...]:

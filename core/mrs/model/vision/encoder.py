@@ -25,7 +25,8 @@ ApplyRope = Callable[[Tensor], Tensor]
 #: What is computed of the specs, which are those of text models too.
 _LAYER: Known = {"Layer": "mixer feed_forward norm style"}
 _ATTENTION: Known = {
-    "Attention": "heads kv_heads head_dim scale rope qk_norm qk_norm_whole qkv_bias out_bias"
+    "Attention": "heads kv_heads head_dim scale rope qk_norm qk_norm_whole qkv_bias out_bias "
+    "key_bias"
 }
 
 

@@ -34,6 +34,7 @@ from mrs.families.vision.mllama import LinearProjector, TilesTower
 from mrs.families.vision.muse_glimmer import MuseTower
 from mrs.families.vision.phi4_multimodal import Phi4Tower
 from mrs.families.vision.qwen3_asr import SpectrogramTower
+from mrs.families.vision.whisper import NoProjector, WindowTower
 from mrs.model.model_weights import ModelWeights
 from mrs.model.vision.clip import ClipTowerModule
 from mrs.model.vision.gemma4 import Gemma4TowerModule, ScaledPoolProjectorModule
@@ -59,6 +60,7 @@ from mrs.model.vision.siglip2 import Siglip2TowerModule
 from mrs.model.vision.spectrogram import SpectrogramTowerModule
 from mrs.model.vision.squares import SquaresTowerModule
 from mrs.model.vision.tiles_tower import TilesTowerModule
+from mrs.model.vision.window import NoProjectorModule, WindowTowerModule
 
 
 class TowerModule(Protocol):
@@ -85,6 +87,7 @@ _TOWERS: dict[type, Callable[[Any, ModelWeights], TowerModule]] = {
     SpectrogramTower: SpectrogramTowerModule,
     SquaresTower: SquaresTowerModule,
     TilesTower: TilesTowerModule,
+    WindowTower: WindowTowerModule,
 }
 _PROJECTORS: dict[type, Callable[[Any, ModelWeights], ProjectorModule]] = {
     LinearProjector: LinearProjectorModule,
@@ -100,6 +103,7 @@ _PROJECTORS: dict[type, Callable[[Any, ModelWeights], ProjectorModule]] = {
     MergingProjector: MergingProjectorModule,
     AdapterProjector: AdapterProjectorModule,
     ScaledPoolProjector: ScaledPoolProjectorModule,
+    NoProjector: NoProjectorModule,
 }
 
 

@@ -39,12 +39,23 @@ def layer_activation_bytes(
 def _counted_bytes(
     layer: Layer, hidden_size: int, shape: ForwardShape, storage_of: StorageOf
 ) -> int:
-    graph = native_graph(
-        layer,
-        hidden_size,
-        lambda slot: is_packed(shape, storage_of(slot)),
-        is_inner=layer.altup is not None,
-    )
+    """Attention to images is computed natively for one sequence, and else by torch."""
+    peak = _graph_bytes(layer, hidden_size, shape, storage_of)
+    if isinstance(layer.mixer, CrossAttention):
+        by_torch = _graph_bytes(layer, hidden_size, shape, storage_of, but="cross.")
+        peak = max(peak, by_torch)
+    return peak
+
+
+def _graph_bytes(
+    layer: Layer, hidden_size: int, shape: ForwardShape, storage_of: StorageOf, but: str = ""
+) -> int:
+    """The native library computes all that it can, `but` what has weights of these names."""
+
+    def by_library(slot: str) -> bool:
+        return not (but and slot.startswith(but)) and is_packed(shape, storage_of(slot))
+
+    graph = native_graph(layer, hidden_size, by_library, is_inner=layer.altup is not None)
 
     def module_bytes(name: str) -> int:
         """Peak bytes of a mixer or a feed-forward module, without the input (T, h)."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mrs.graph.operations import Attend, ChooseKeys, DeltaRule, Mix, Project
+from mrs.graph.operations import Attend, AttendToImages, ChooseKeys, DeltaRule, Mix, Project
 from mrs.graph.program import Program
 from mrs.kernels.workspace.attention import choosing_bytes
 from mrs.kernels.workspace.products import panels_bytes, shared_bytes
-from mrs.layers.attention.memory import score_bytes
+from mrs.layers.attention.memory import native_attention_bytes, score_bytes
 from mrs.layers.forward_pass import ForwardShape, StorageOf
 from mrs.plan.memory.state_activations import delta_rule_workspace
 from mrs.quantization.storage import Storage
@@ -34,6 +34,10 @@ def native_part_bytes(
             elif isinstance(each, Attend):
                 needed = score_bytes(each.attention, shape.of_one_sequence())
                 workspace = max(workspace, needed)
+            elif isinstance(each, AttendToImages):
+                cross, one = each.attention, shape.of_one_sequence()
+                group, dim = cross.heads // cross.kv_heads, cross.head_dim
+                workspace = max(workspace, native_attention_bytes(group, dim, dim, one))
             elif isinstance(each, ChooseKeys):
                 workspace = max(workspace, _choosing_bytes(each, program, shape))
             elif isinstance(each, Mix):

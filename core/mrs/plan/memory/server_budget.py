@@ -19,6 +19,7 @@ from mrs.process.request_memory import (
     LONGEST_RECORDING_S,
     PIXEL_BYTES,
     RECORDING_SECOND_BYTES,
+    SPECTROGRAM_SECOND_BYTES,
     TOKEN_BYTES,
     TOKEN_TEXT_BYTES,
     WHOLE_TEXT_BYTES,
@@ -58,6 +59,8 @@ _DECODED_BYTES = 64 * MIB
 #: The largest audio file twice, as `mrs.media.read_media` says, and some frames of it.
 _AUDIO_FILE_BYTES = (2 * 64 + 16) * MIB
 _REMEMBERED_IMAGES = 16
+#: Of the longest that are heard window by window; or many short ones.
+_RECORDINGS_AT_ONCE = 2
 _GRAMMARS_BYTES = 256 * MIB
 _RESPONSES_BYTES = 32 * MIB
 #: Of each reply that runs, and as much of finished ones.
@@ -128,6 +131,7 @@ def server_budget(
     `context_tokens` are those of the model, and `images` those that its plan allows for.
     """
     pixels = 0 if images is None else 4 * prod(images.largest.pixels)
+    recordings = 0 if images is None else 4 * _RECORDINGS_AT_ONCE * images.recorded
     return ServerBudget(
         program=_LIBRARIES_BYTES + _TEMPLATES_BYTES + _TRIALS_BYTES + COMPILING_BYTES,
         connections=load.max_connections * CONNECTION_BYTES,
@@ -136,7 +140,7 @@ def server_budget(
         prompts=max(_PROMPTS_BYTES, max_seqs * context_tokens * TOKEN_BYTES),
         decoding=_decoding_bytes(images),
         decoded=_DECODED_BYTES if images and images.kind == "image" else 0,
-        pixels=(_REMEMBERED_IMAGES + max_seqs) * pixels,
+        pixels=(_REMEMBERED_IMAGES + max_seqs) * pixels + recordings,
         grammars=_GRAMMARS_BYTES,
         responses=_RESPONSES_BYTES,
         unread=2 * max_seqs * _UNREAD_BYTES,
@@ -153,7 +157,8 @@ def _decoding_bytes(images: PlannedImages | None) -> int:
     if images is None:
         return 0
     if images.kind == "audio":
-        recording = RECORDING_SECOND_BYTES * LONGEST_RECORDING_S
+        second = SPECTROGRAM_SECOND_BYTES if images.recorded else RECORDING_SECOND_BYTES
+        recording = second * LONGEST_RECORDING_S
         return max(AUDIO_SECOND_BYTES * images.edge, recording) + _AUDIO_FILE_BYTES
     return PIXEL_BYTES * _MOST_PIXELS
 

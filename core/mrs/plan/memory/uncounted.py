@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 _TENSORS = 4
 #: What the formulas of this folder count, by the name of the spec.
 COUNTED: Known = with_fields(
-    SETTLED, JoinedInput="norm feeds_normed heads chained", FirstInput="width", Mlp="down_bias"
+    SETTLED,
+    JoinedInput="norm feeds_normed heads chained",
+    FirstInput="width",
+    Mlp="down_bias",
+    Attention="key_bias",
+    CrossAttention="input_norm bias",
 )
 #: Parts of a model with bytes of their own.
 _APART = ("layers", "vision", "pooler", "ranking")

@@ -11,13 +11,21 @@ from math import prod
 from typing import Literal
 
 from mrs.architecture.model_spec import ModelSpec
-from mrs.architecture.vision_spec import CountedProjector, ImageShape, Projector, Vision
+from mrs.architecture.vision_spec import (
+    SAMPLES_PER_S,
+    CountedProjector,
+    ImageShape,
+    Projector,
+    TimedTranscripts,
+    Vision,
+)
 from mrs.layers.attention.memory import ATTENTION_KEYS_PER_STEP
 from mrs.layers.attention.spec import Attention
 from mrs.layers.forward_pass import ForwardShape, norm_bytes, product_bytes
 from mrs.layers.grid_convolution.spec import GridConvolution
 from mrs.layers.layer import Layer
 from mrs.layers.mlp.spec import Mlp
+from mrs.process.request_memory import LONGEST_RECORDING_S
 from mrs.quantization.storage import Storage
 from mrs.request import VisionRequest
 from mrs.weights.binding import Parameter
@@ -30,13 +38,15 @@ ATTENTION_QUERIES = 256
 class PlannedImages:
     """Images that a plan allows for: `count` in a sequence, with edges of up to `edge` pixels.
 
-    Of the kind `audio` these are files of up to `edge` seconds.
+    Of the kind `audio` these are files of up to `edge` seconds. If they are windows of a recording,
+    the longest has `recorded` values.
     """
 
     count: int
     edge: int
     largest: ImageShape
     kind: Literal["image", "audio"] = "image"
+    recorded: int = 0
 
     @property
     def keys(self) -> int:
@@ -77,9 +87,14 @@ def planned_images(spec: ModelSpec, request: VisionRequest | None) -> PlannedIma
     if spec.vision is None or request is None:
         return None
     if spec.vision.audio_layout is not None:
-        seconds = request.max_audio_seconds
-        largest = spec.vision.audio_layout.largest(seconds)
-        return PlannedImages(request.max_num_images, seconds, largest, "audio")
+        layout, seconds = spec.vision.audio_layout, request.max_audio_seconds
+        if isinstance(spec.vision.transcripts, TimedTranscripts):
+            window = layout.chunk * layout.mel.hop // SAMPLES_PER_S
+            longest = LONGEST_RECORDING_S * layout.frames_per_s
+            return PlannedImages(
+                1, window, layout.largest(window), "audio", recorded=longest * layout.mel.bands
+            )
+        return PlannedImages(request.max_num_images, seconds, layout.largest(seconds), "audio")
     edge = min(request.max_image_length, request.max_edge or request.max_image_length)
     return PlannedImages(request.max_num_images, edge, spec.vision.layout.largest(edge))
 

@@ -1,8 +1,9 @@
-"""`/v1/audio/transcriptions`: what was said in a recording."""
+"""`/v1/audio/transcriptions` and `/translations`: what was said in a recording."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
 from mrs.architecture.vision_spec import Transcripts
@@ -15,6 +16,8 @@ from mrs.media.read_media import DEFAULT_READ_LIMITS
 from mrs.media.video_names import video_type
 from mrs.request import IMAGE_MARK, Media, Message, Sampling
 from mrs.run.loaded_model import LoadedModel
+from mrs.run.transcription.speech_tokens import SpeechTokens, Task
+from mrs.run.transcription.transcript import TimedSegment, Transcript, TranscriptSettings, Window
 from mrs.server.http.errors import ApiError, errors_of
 from mrs.server.http.exchange import Exchange
 from mrs.server.http.wire import Raw
@@ -27,6 +30,7 @@ from mrs.server.schemas.transcription import (
     TranscriptEvent,
     Transcription,
     TranscriptionRequest,
+    TranslationRequest,
     as_srt,
     as_vtt,
     unknown_language,
@@ -43,21 +47,40 @@ async def transcribe(
     service: Service, exchange: Exchange, request: TranscriptionRequest
 ) -> Transcription | Raw | AsyncIterator[TranscriptEvent]:
     """What was said in a recording, with times of its pieces."""
+    return await _written_down(service, exchange, request, "transcribe")
+
+
+async def translate(
+    service: Service, exchange: Exchange, request: TranslationRequest
+) -> Transcription | Raw | AsyncIterator[TranscriptEvent]:
+    """What was said in a recording, in English."""
+    return await _written_down(service, exchange, request.as_transcription(), "translate")
+
+
+async def _written_down(
+    service: Service, exchange: Exchange, request: TranscriptionRequest, task: Task
+) -> Transcription | Raw | AsyncIterator[TranscriptEvent]:
     slot = service.slot_of(exchange, request.model)
     request.check()
     model = await service.use(exchange, slot)
-    transcripts = model.prompts.transcripts
+    transcripts, speech = model.prompts.transcripts, model.prompts.speech
     with errors_of("file"):
         model.prompts.check_media("audio", "the file")
-    if transcripts is None:
+    scribe: _Scribe
+    if speech is not None:
+        scribe = _WindowScribe(service, exchange, slot, request, speech, task)
+    elif isinstance(transcripts, Transcripts) and task == "transcribe":
+        scribe = _PieceScribe(service, exchange, slot, request, transcripts)
+    elif isinstance(transcripts, Transcripts):
+        raise ApiError(400, "this model does not translate", "model", "invalid_value")
+    else:
         reason = "this model is not made for transcripts: ask it in a chat"
         raise ApiError(400, reason, "model", "invalid_value")
-    scribe = _Scribe(service, exchange, slot, request, transcripts)
     if request.stream:
         return _events(scribe)
     async for _ in scribe.deltas():
         pass
-    return _answer(request, scribe)
+    return _answer(request, scribe, task)
 
 
 async def _events(scribe: _Scribe) -> AsyncGenerator[TranscriptEvent]:
@@ -66,7 +89,7 @@ async def _events(scribe: _Scribe) -> AsyncGenerator[TranscriptEvent]:
     yield TranscriptDone(text=scribe.text)
 
 
-def _answer(request: TranscriptionRequest, scribe: _Scribe) -> Transcription | Raw:
+def _answer(request: TranscriptionRequest, scribe: _Scribe, task: Task) -> Transcription | Raw:
     match request.response_format:
         case "text":
             return Raw(f"{scribe.text}\n".encode())
@@ -77,16 +100,16 @@ def _answer(request: TranscriptionRequest, scribe: _Scribe) -> Transcription | R
         case "verbose_json":
             return Transcription(
                 text=scribe.text,
-                task="transcribe",
+                task=task,
                 language=scribe.language,
-                duration=scribe.segments[-1].end,
+                duration=round(scribe.duration_s, 3),
                 segments=scribe.segments,
             )
     return Transcription(text=scribe.text)
 
 
-class _Scribe:
-    """Writes down one recording, a piece after another; `segments` are those that are done."""
+class _Scribe(ABC):
+    """Writes down one recording; `segments` are those that are done."""
 
     def __init__(
         self,
@@ -94,77 +117,42 @@ class _Scribe:
         exchange: Exchange,
         slot: ModelSlot,
         request: TranscriptionRequest,
-        transcripts: Transcripts,
+        languages: Sequence[tuple[str, str]],
     ) -> None:
         self._service = service
         self._exchange = exchange
         self._slot = slot
         self._request = request
-        self._transcripts = transcripts
-        self._given = _language(request.language, transcripts)
+        self._given = _language(request.language, languages)
         self._model: LoadedModel = slot.model
         self.segments: list[Segment] = []
-        #: The language of the recording: that of its first piece, if the model says it.
+        self.duration_s = 0.0
+        #: The name of the recording's language, once it is known.
         self.language = self._given
 
     @property
+    @abstractmethod
     def text(self) -> str:
-        return " ".join(each.text for each in self.segments if each.text)
+        """All that is written down so far."""
 
-    async def deltas(self) -> AsyncGenerator[str]:
-        """The text as it comes, of which a piece's is parted from that before by a space."""
-        self._service.admit(self._exchange, self._slot, 1)  # before a recording is decoded
-        for piece in await self._pieces():
-            reply = _Reply(self._transcripts, has_language=self._given is not None)
-            is_first = not self.text
-            async for written in self._written(piece, reply):
-                text = written if is_first or not written else f" {written}"
-                is_first = is_first or bool(written)
-                if text:
-                    yield text
-            self.language = self.language or reply.language
-            self.segments.append(
-                Segment(
-                    id=len(self.segments),
-                    start=round(piece.start_s, 3),
-                    end=round(piece.end_s, 3),
-                    text=reply.text,
-                )
-            )
+    @abstractmethod
+    def deltas(self) -> AsyncGenerator[str]:
+        """The text as it comes."""
 
-    async def _pieces(self) -> list[AudioPiece]:
-        request, held = self._request, self._exchange.held
+    def _file(self) -> Media:
+        """The recording, which the request has no longer. Raises ApiError."""
+        content, self._request.file = self._request.file, b""
+        with errors_of("file"):
+            return _recording(content)
 
-        def cut() -> list[AudioPiece]:
-            content, request.file = request.file, b""
-            with errors_of("file"):
-                return self._model.prompts.cut_audio(_recording(content), _PIECE_S)
+    def _holds(self, size_bytes: int) -> None:
+        """What is there instead of the request's body."""
+        if self._exchange.held is not None:
+            self._exchange.held.resize(size_bytes)
 
-        pieces = await self._service.in_thread(self._exchange, cut)
-        if held is not None:  # the pieces are there instead of the body
-            held.resize(sum(len(each.audio.content) for each in pieces))
-        return pieces
-
-    async def _written(self, piece: AudioPiece, reply: _Reply) -> AsyncGenerator[str]:
-        """The pieces of the text of one piece of the recording."""
+    async def _replies(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[str]:
+        """The pieces of a reply's text, the last of which is empty."""
         service, exchange, model = self._service, self._exchange, self._model
-        sampling = Sampling(
-            temperature=self._request.temperature,
-            frequency_penalty=0,
-            presence_penalty=0,
-            max_tokens=_MOST_TOKENS,
-        )
-
-        def read() -> Prompt:
-            with errors_of("file"):
-                return model.prompts.chat(
-                    self._messages(piece.audio),
-                    sampling,
-                    ending="reply" if self._given is None else "continued",
-                    owner=exchange.salt,
-                )
-
-        prompt = await service.in_thread(exchange, read)
 
         def start(outbox: Outbox) -> ReplyEvents:
             return model.start(
@@ -179,7 +167,148 @@ class _Scribe:
         group = await service.start(exchange, self._slot, [start])
         finish = service.on_finish(exchange, self._slot)
         async for _, event in ReplyReader(group, finish, choices=1, thoughts="inline").read():
-            yield reply.feed("" if isinstance(event, ChoiceEnd) else event.text)
+            yield "" if isinstance(event, ChoiceEnd) else event.text
+
+
+class _WindowScribe(_Scribe):
+    """Writes down a recording as Whisper does, with the times that it says."""
+
+    def __init__(
+        self,
+        service: Service,
+        exchange: Exchange,
+        slot: ModelSlot,
+        request: TranscriptionRequest,
+        speech: SpeechTokens,
+        task: Task,
+    ) -> None:
+        names = speech.language_names
+        super().__init__(service, exchange, slot, request, names)
+        codes = {name: code for code, name in names}
+        self._names = dict(names)
+        self._settings = TranscriptSettings(
+            codes[self._given] if self._given else None,
+            task,
+            request.prompt or "",
+            request.temperature,
+            tries_again=not request.stream,
+        )
+        self._written = ""
+
+    @property
+    def text(self) -> str:
+        return self._written
+
+    async def deltas(self) -> AsyncGenerator[str]:
+        self._service.admit(self._exchange, self._slot, 1)  # before a recording is decoded
+        transcript = await self._service.in_thread(self._exchange, self._read)
+        self._holds(0)  # the loader counts spectrograms
+        self.duration_s = transcript.recording.seconds
+        windows = transcript.windows()
+        while (window := await self._next(windows)) is not None:
+            async for _ in self._replies(window.prompt, window.sampling):
+                if self._request.stream and (more := self._more(transcript.text_with(window))):
+                    yield more
+        if more := self._more(transcript.text):
+            yield more
+        language = transcript.language
+        self.language = self._names.get(language, language) if language else "English"
+        self.segments = [_segment(n, each) for n, each in enumerate(transcript.segments)]
+
+    def _read(self) -> Transcript:
+        prompts, audio = self._model.prompts, self._file()
+        with errors_of("file"):
+            recording = prompts.recording(audio)
+        with errors_of("prompt"):
+            return prompts.transcript(recording, self._settings)
+
+    async def _next(self, windows: Iterator[Window]) -> Window | None:
+        """The next attempt; to judge the last one takes a while."""
+        return await self._service.in_thread(self._exchange, lambda: next(windows, None))
+
+    def _more(self, text: str) -> str:
+        more = text[len(self._written) :]
+        self._written = text
+        return more
+
+
+def _segment(number: int, timed: TimedSegment) -> Segment:
+    start, end = round(timed.start_s, 3), round(timed.end_s, 3)
+    return Segment(id=number, start=start, end=end, text=timed.text.strip())
+
+
+class _PieceScribe(_Scribe):
+    """Writes down one recording, a piece after another."""
+
+    def __init__(
+        self,
+        service: Service,
+        exchange: Exchange,
+        slot: ModelSlot,
+        request: TranscriptionRequest,
+        transcripts: Transcripts,
+    ) -> None:
+        super().__init__(service, exchange, slot, request, transcripts.languages)
+        self._transcripts = transcripts
+
+    @property
+    def text(self) -> str:
+        return " ".join(each.text for each in self.segments if each.text)
+
+    async def deltas(self) -> AsyncGenerator[str]:
+        """The text of a piece is parted from that before by a space."""
+        self._service.admit(self._exchange, self._slot, 1)  # before a recording is decoded
+        for piece in await self._pieces():
+            reply = _Reply(self._transcripts, has_language=self._given is not None)
+            is_first = not self.text
+            async for written in self._written(piece, reply):
+                text = written if is_first or not written else f" {written}"
+                is_first = is_first or bool(written)
+                if text:
+                    yield text
+            self.language = self.language or reply.language
+            self.duration_s = piece.end_s
+            self.segments.append(
+                Segment(
+                    id=len(self.segments),
+                    start=round(piece.start_s, 3),
+                    end=round(piece.end_s, 3),
+                    text=reply.text,
+                )
+            )
+
+    async def _pieces(self) -> list[AudioPiece]:
+        def cut() -> list[AudioPiece]:
+            audio = self._file()
+            with errors_of("file"):
+                return self._model.prompts.cut_audio(audio, _PIECE_S)
+
+        pieces = await self._service.in_thread(self._exchange, cut)
+        self._holds(sum(len(each.audio.content) for each in pieces))
+        return pieces
+
+    async def _written(self, piece: AudioPiece, reply: _Reply) -> AsyncGenerator[str]:
+        """The pieces of the text of one piece of the recording."""
+        exchange = self._exchange
+        sampling = Sampling(
+            temperature=self._request.temperature,
+            frequency_penalty=0,
+            presence_penalty=0,
+            max_tokens=_MOST_TOKENS,
+        )
+
+        def read() -> Prompt:
+            with errors_of("file"):
+                return self._model.prompts.chat(
+                    self._messages(piece.audio),
+                    sampling,
+                    ending="reply" if self._given is None else "continued",
+                    owner=exchange.salt,
+                )
+
+        prompt = await self._service.in_thread(exchange, read)
+        async for text in self._replies(prompt, sampling):
+            yield reply.feed(text)
         yield reply.finish()
 
     def _messages(self, audio: Media) -> list[Message]:
@@ -226,15 +355,15 @@ class _Reply:
         return more
 
 
-def _language(given: str | None, transcripts: Transcripts) -> str | None:
-    """The model's name of a language. Raises ApiError."""
+def _language(given: str | None, languages: Sequence[tuple[str, str]]) -> str | None:
+    """The model's name of a language, of codes and names. Raises ApiError."""
     if not given:
         return None
-    names = {name.lower(): name for _, name in transcripts.languages}
-    names |= {code: name for code, name in transcripts.languages}
+    names = {name.lower(): name for _, name in languages}
+    names |= {code: name for code, name in languages}
     found = names.get(given.lower())
     if found is None:
-        raise unknown_language(given, [code for code, _ in transcripts.languages])
+        raise unknown_language(given, [code for code, _ in languages])
     return found
 
 

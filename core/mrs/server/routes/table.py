@@ -66,7 +66,7 @@ from mrs.server.endpoints.tokens import (
     detokenize,
     tokenize,
 )
-from mrs.server.endpoints.transcriptions import transcribe
+from mrs.server.endpoints.transcriptions import transcribe, translate
 from mrs.server.http.exchange import Exchange
 from mrs.server.http.style import ANTHROPIC, OPENAI, Style
 from mrs.server.http.wire import Raw
@@ -100,6 +100,7 @@ from mrs.server.schemas.transcription import (
     TranscriptEvent,
     Transcription,
     TranscriptionRequest,
+    TranslationRequest,
 )
 from mrs.server.service import Service
 
@@ -165,6 +166,15 @@ ROUTES = (
         transcribe,
         Transcription,
         TranscriptionRequest,
+        TranscriptEvent,
+        takes_form=True,
+    ),
+    Route(
+        "POST",
+        "/v1/audio/translations",
+        translate,
+        Transcription,
+        TranslationRequest,
         TranscriptEvent,
         takes_form=True,
     ),

@@ -1,4 +1,4 @@
-"""Requests and responses of `/v1/audio/transcriptions`."""
+"""Requests and responses of `/v1/audio/transcriptions` and `/translations`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TranscriptionRequest(Struct, kw_only=True):
                      finds it out
     prompt           names and words that may occur
     timestamp_granularities
-                     segment alone: the pieces into which a long recording is cut
+                     segment alone
     include          is refused
     """
 
@@ -44,6 +44,28 @@ class TranscriptionRequest(Struct, kw_only=True):
             raise _invalid("include[]", "nothing more is known of a transcript")
         if self.stream and self.response_format not in ("json", "text"):
             raise _invalid("stream", f"{self.response_format} is not streamed: leave it out")
+
+
+class TranslationRequest(Struct, kw_only=True):
+    """A recording to write down in English: as for a transcript, whatever language it is in.
+
+    language         that of the recording; by default the model finds it out
+    prompt           names and words that may occur, in English
+    """
+
+    file: bytes
+    model: str | None = None
+    language: str | None = None
+    prompt: str | None = None
+    response_format: TranscriptFormat = "json"
+    temperature: Annotated[float, Meta(ge=0, le=2)] = 0.0
+    stream: bool = False
+
+    def as_transcription(self) -> TranscriptionRequest:
+        """The same for a transcript, which has the file from now on."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        self.file = b""
+        return TranscriptionRequest(**fields)
 
 
 class Segment(Struct, frozen=True, kw_only=True):
