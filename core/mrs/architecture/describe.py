@@ -5,7 +5,9 @@ from __future__ import annotations
 from mrs.architecture.check import check_tensors
 from mrs.architecture.describe_safetensors import has_tower, read_safetensors
 from mrs.architecture.description import CheckpointHeaders, Description, ReadModel
+from mrs.architecture.family_registry import UnknownFamily
 from mrs.architecture.leftovers import leftover_warnings
+from mrs.errors import Unsupported
 
 
 def describe(
@@ -50,7 +52,15 @@ def _read(checkpoint: CheckpointHeaders, arch: str | None, *, with_vision: bool)
 
         if (model := read_without_tower(checkpoint, arch)) is not None:
             return model
-    return read_safetensors(checkpoint, arch)
+    try:
+        return read_safetensors(checkpoint, arch)
+    except UnknownFamily as error:
+        from mrs.architecture.vision.describe_vision import find_vision_family
+
+        if find_vision_family(error.name) is None:
+            raise
+        reason = f"a {error.name} model takes more than text"
+        raise Unsupported(reason, hint="use vision-plain") from error
 
 
 def _check_tensors(model: ReadModel, checkpoint: CheckpointHeaders) -> tuple[str, ...]:

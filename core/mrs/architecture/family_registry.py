@@ -33,8 +33,14 @@ def _family_in(module: str) -> Family:
     return family
 
 
+class UnknownFamily(Unsupported):
+    """No text family has the `name`."""
+
+    name = ""
+
+
 def family_by_name(name: str) -> Family:
-    """The family of a `model_type` or `--arch` name; Unsupported if there is none."""
+    """The family of a `model_type` or `--arch` name; UnknownFamily if there is none."""
     wanted = squeezed(name)
     for module in _modules():  # most families are alone in a module of their name
         if squeezed(module) == wanted:
@@ -68,13 +74,11 @@ def _unknown_gguf(arch: str) -> Unsupported:
     return _unknown(arch, names)
 
 
-def _unknown(name: str, known: Collection[str]) -> Unsupported:
-    from mrs.architecture.vision.describe_vision import find_vision_family
-
-    if find_vision_family(name) is not None:
-        return Unsupported(f"a {name} model takes more than text", hint="use vision-plain")
+def _unknown(name: str, known: Collection[str]) -> UnknownFamily:
     alike = get_close_matches(name.lower().replace("-", "_"), known, n=MOST_NAMED, cutoff=0)
-    return Unsupported(
+    error = UnknownFamily(
         f"the architecture {name!r} is not known",
         hint=f"the manual lists all (man/models.md); the most similar names are {', '.join(alike)}",
     )
+    error.name = name
+    return error
