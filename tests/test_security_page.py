@@ -122,7 +122,9 @@ def budgets() -> dict[str, str]:
         "what a reply may be ahead of its reader": f"{group.UNREAD_BYTES // MI} MiB",
         "replies that wait for a free sequence": grouped(server.max_queue),
         "replies to a request": grouped(most_replies),
-        "texts of a request to complete, embed or rank": grouped(completion_request.MOST_TEXTS),
+        "texts of a request to complete, embed, rank or classify": grouped(
+            completion_request.MOST_TEXTS
+        ),
         "messages of a conversation": grouped(chat_message.MOST_MESSAGES),
         "tools of a request": grouped(chat_message.MOST_TOOLS),
         "entries of `logit_bias`": grouped(Biases().most),
