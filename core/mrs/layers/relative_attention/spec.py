@@ -14,7 +14,7 @@ from mrs.layers.norm.spec import Norm
 from mrs.layers.slots import Slot, norm_slots
 
 #: All that attention of an encoder has, and what of it is computed here.
-_ALL_FIELDS = SETTLED["EncoderAttention"]
+_ALL_FIELDS = f"{SETTLED['EncoderAttention']} key_bias"
 _FIELDS = "heads kv_heads head_dim scale rope qkv_bias out_bias"
 
 
