@@ -282,6 +282,7 @@ def build_package(folder: Path, *, knows_shares: bool = False) -> None:
 def _share() -> Edit:
     """All fields are named among those that processes can share."""
     fields = ", ".join(f'{family.owner}="{family.field_name}"' for family in MADE_UP)
+    known = 'SHARDABLE: Known = with_fields(SETTLED, FirstInput="width", Mlp="down_bias")\n'
     return Edit(
-        "architecture/shardable.py", "SHARDABLE: Known = with_fields(SETTLED", f", {fields}"
+        "architecture/shardable.py", known, f"SHARDABLE = with_fields(SHARDABLE, {fields})\n"
     )
