@@ -127,7 +127,9 @@ def test_quantized_keys_and_values(
     for codes, (one, other) in zip(
         kv.codes, zip(rows[0][2:], rows[1][2:], strict=True), strict=True
     ):
-        assert_near(codes.rests.decode(one), codes.rests.decode(other).double(), 1e-2)
+        expected = codes.rests.decode(other).double()
+        # A scale may be rounded otherwise; one step of a code is four times as much.
+        assert_near(codes.rests.decode(one), expected, 2e-3 * float(expected.abs().max()))
     assert_near(results[0], results[1].double(), 1e-3)
     own = [x[:block].transpose(0, 1) for x in (k, v)]
     whole = attention_in_double(q[block - 1 : block], *own, 0.2, None, 9.0, None)

@@ -130,7 +130,8 @@ def moved_names(module: str, to: str) -> Mapping[str, str]:
 def _head_layer(target: ModelSpec, config: Config) -> Layer | None:
     """Attention and experts, which files have as two layers of one module each."""
     key = config.spelling("mtp_layers_block_type", "mtp_hybrid_override_pattern")
-    kinds = [_KINDS.get(each) for each in config.values.get(key) or _HEAD_KINDS]
+    given = config.values.get(key) or _HEAD_KINDS
+    kinds = [_KINDS.get(str(each)) for each in given] if isinstance(given, Sequence) else []
     if kinds != [*_HEAD_KINDS] or target.norm is None:
         return None
     config = config.changed({"num_hidden_layers": len(target.layers)})
