@@ -52,6 +52,7 @@ from mrs_cli.parsing.flags.prompt_flags import (
 )
 from mrs_cli.parsing.flags.sampling_flags import AskFlags
 from mrs_cli.parsing.flags.server_flags import ModelsFlags, RouteFlags, ServerFlags
+from mrs_cli.parsing.model_names import is_model_name
 from mrs_cli.parsing.presets import with_presets
 from mrs_cli.parsing.selectors import ANY, SELECTORS, Invocation, Selector
 from mrs_cli.parsing.spellings import with_help_flag
@@ -93,8 +94,12 @@ class Action:
     def parsed(self, now: Invocation, selector: Selector, model: Any) -> int:
         """Starts with all flags, after the words among them are found to be model and question."""
         words = list(now.named.words or ())
+        texts = list(now.texts.texts or ())
         if selector is ANY and not _is_named(model):
-            if words and words[0] != "-":
+            if texts and is_model_name(texts[0]):
+                model = merged(model, AnyModelFlags(model_id=texts[0]))
+                now = replace(now, texts=TextFlags(texts=texts[1:]))
+            elif words and words[0] != "-":
                 model = merged(model, AnyModelFlags(model_id=words.pop(0)))
             elif resumed := _resumed_model(now):
                 model = merged(model, AnyModelFlags(model_id=resumed))

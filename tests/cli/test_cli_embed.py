@@ -49,6 +49,14 @@ def test_texts_files_and_pipes_say_the_same(model: str, tmp_path: Path) -> None:
     assert np.abs(found - vectors).max() < 1e-6
 
 
+def test_the_model_may_be_the_first_word(model: str) -> None:
+    named = embed("-m", model, "a/b", "two")
+    assert named[0] == 0
+    assert embed(model, "a/b", "two")[:2] == named[:2]
+    assert embed(model, stdin="a/b\ntwo\n")[:2] == named[:2]
+    assert embed("a/b", "two", "-m", model)[:2] == named[:2]
+
+
 def test_a_file_has_the_same_lines_as_a_pipe(model: str, tmp_path: Path) -> None:
     text = "".join(f"a{character}key\n" for character in "\v\f\x1c\x1d\x1e\x85\u2028\u2029")
     file = tmp_path / "texts.txt"

@@ -149,7 +149,9 @@ def test_a_chat_begins_with_images(talk, folder):
     [
         (["vision-plain", "-m", "x", "--image", "cat.png"], 2, "--image needs a prompt"),
         (["-i", "vision-plain", "-m", "x", "--image", "cat.png"], 2, "add --prompt TEXT"),
-        (["plain", "-m", "x", "-P", "a", "--image", "cat.png"], 2, "use vision-"),
+        (["plain", "-m", "x", "-P", "a", "--image", "cat.png"], 2, "x is run for text only"),
+        (["plain", "-m", "x", "--audio", "a.wav"], 2, "such as Qwen/Qwen3-ASR"),
+        (["gguf", "-m", "x", "-f", "a", "-P", "a", "--image", "cat.png"], 2, "with --mmproj FILE"),
         (["vision-plain", "-m", "x", "-P", "a", "--image", "none.png"], 3, "image none.png cannot"),
         (["vision-plain", "-m", "x", "-P", "a", "--image", "bad.png"], 3, "it is not a png, jpg"),
     ],

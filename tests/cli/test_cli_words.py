@@ -125,6 +125,9 @@ def test_a_question_without_a_model_is_told_where_the_model_goes(run_mrs):
     ran = run_mrs("What is that?")
     assert ran.code == 2
     assert 'no model is given: put it before the question: mrs demo "What is that?"' in ran.err
+    ran = run_mrs("embed", "A text")
+    assert ran.code == 2
+    assert 'no model is given: put it before the text: mrs embed demo "A text"' in ran.err
 
 
 def test_a_download_without_an_owner_is_a_model(run_mrs, hub):

@@ -213,7 +213,8 @@ def test_bodies_are_bounded() -> None:
 def test_no_server_is_ready() -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
-    proxy = Proxy([url], print)
+    said: list[str] = []
+    proxy = Proxy([url], said.append)
     with running(proxy.app, lifespan="on") as address:
         assert httpx.get(f"{address}/health").status_code == 200
         assert httpx.get(f"{address}/ready").status_code == 503
@@ -221,6 +222,23 @@ def test_no_server_is_ready() -> None:
         assert answer.status_code == 503
         assert answer.headers["retry-after"] == "1"
         assert "no server is ready" in answer.json()["error"]["message"]
+    assert len(said) == 1
+    assert f"{url} is not ready (All connection attempts failed)" in said[0]
+
+
+def test_a_server_that_loads_is_named_once() -> None:
+    num_asked = 0
+
+    async def loads(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal num_asked
+        num_asked += 1
+        await start(send, 503 if num_asked < 3 else 200, b"{}")
+
+    said: list[str] = []
+    with running(loads) as url, running(Proxy([url], said.append).app, lifespan="on"):
+        until(lambda: f"{url} is ready" in said)
+    assert said[0].startswith(f"{url} is not ready (/ready answers 503)")
+    assert len(said) == 2
 
 
 def test_keys_share_no_prefixes() -> None:

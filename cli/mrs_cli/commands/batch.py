@@ -36,10 +36,10 @@ def run_batch(
     words: Sequence[str],
 ) -> ExitCode:
     """Answers the lines that have no answer yet. Raises MrsError."""
+    path = _file(words)
     from mrs.server.batches.results import results_in
     from mrs.server.offline import OfflineBatch
 
-    path = _file(words)
     answers = Path(flags.output).expanduser() if flags.output else _beside(path, "output")
     errors = Path(flags.error_file).expanduser() if flags.error_file else _beside(path, "errors")
     if path in (answers, errors):

@@ -156,9 +156,15 @@ def _stdin_form(flags: GlobalFlags, ask: AskFlags) -> StdinForm:
 def _check_media(flag: str, prompt: str | None, request: RunRequest) -> None:
     if prompt is None:
         raise UsageError(f"{flag} needs a prompt", hint="add --prompt TEXT")
-    if request.vision is None and flag == "--audio":
-        raise UsageError(f"{flag} needs a model that hears", hint="use vision-plain")
-    if request.vision is None:
-        raise UsageError(
-            f"{flag} needs a vision model", hint="use vision-plain, or gguf with --mmproj FILE"
-        )
+    if request.vision is not None:
+        return
+    needed, example = (
+        ("a model that hears", "Qwen/Qwen3-ASR-1.7B")
+        if flag == "--audio"
+        else ("a vision model", "demo-vision")
+    )
+    hint = f"take one such as {example}, without `plain`"
+    if request.source.container == "gguf" and flag != "--audio":
+        hint = "name its projector with --mmproj FILE, or take another model"
+    name = request.source.model_id
+    raise UsageError(f"{flag} needs {needed}, and {name} is run for text only", hint=hint)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from mrs_cli.parsing.flags.embed_flags import TextFlags
 from mrs_cli.parsing.flags.option import HEADINGS, Usual
 from mrs_cli.parsing.flags.prompt_flags import ModelWord
 from mrs_cli.parsing.help_texts import COMMAND_HELP, LISTED, ROOT, CommandHelp
@@ -308,6 +309,7 @@ class FlagGroup(_Helped, TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         args = rewritten(_without_all(ctx, args), self.commands)
-        takes_model = any(issubclass(group, ModelWord) for group in self.default_groups)
+        words = (ModelWord, TextFlags)
+        takes_model = any(issubclass(group, words) for group in self.default_groups)
         is_model = is_model_name if takes_model else lambda _: False
         return super().parse_args(ctx, with_default_command(args, self, is_model))

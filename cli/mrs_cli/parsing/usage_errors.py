@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from mrs.errors import MrsError, Unsupported, UsageError
+from mrs_cli.parsing.flags.embed_flags import TextFlags
 from mrs_cli.parsing.model_names import near_models
 from mrs_cli.parsing.refusals import way_out
 from mrs_cli.parsing.spellings import DEFAULT_COMMAND
@@ -33,7 +34,9 @@ def usage_error(error: Any, tree: Any) -> MrsError:
     hint = f"did you mean {suggestion}" if question else see
     unknown = re.search(r"o such command '(.*)'$", what, re.DOTALL)
     if unknown:
-        return _unknown_command(unknown[1], what, hint, see)
+        reads_texts = TextFlags in getattr(path[-1], "default_groups", ())
+        asks = f"text: {command}" if reads_texts else "question: mrs"
+        return _unknown_command(unknown[1], what, hint, see, asks)
     extra = re.search(r"extra argument\S* \(([\w-]+)", what)
     if extra and extra[1] in tree.commands:
         hint = f"put -m after {extra[1]}"
@@ -50,12 +53,15 @@ def _no_port(message: str) -> UsageError:
     )
 
 
-def _unknown_command(word: str, what: str, hint: str, see: str) -> MrsError:
-    """Neither a command nor a model: what may be meant."""
+def _unknown_command(word: str, what: str, hint: str, see: str, asks: str) -> MrsError:
+    """Neither a command nor a model: what may be meant.
+
+    `asks` is what words with spaces are, and the command that takes them after a model.
+    """
     if instead := way_out(word):
         return Unsupported(f"{word} is not supported", hint=instead)
     if any(map(str.isspace, word)):
-        hint = f'put it before the question: mrs demo "{word}"'
+        hint = f'put it before the {asks} demo "{word}"'
         return UsageError("no model is given", hint=hint)
     if hint == see and (near := near_models(word)):
         kind = "preset" if near[0].startswith("@") else "model"

@@ -39,6 +39,8 @@ class Proxy:
         #: Called once requests are answered.
         self.on_ready: Callable[[], object] = lambda: None
         self._router = Router()
+        #: Servers of which has been said that no request goes to them.
+        self._told: set[str] = set()
         self._num_requests = dict.fromkeys(self._urls, 0)
         self._num_tokens = self._num_cached = 0
         self.app = Starlette(
@@ -78,19 +80,24 @@ class Proxy:
         """Let requests go to a server, or not any more, by what it says of itself."""
         try:
             answer = await self.client.get(f"{url}/ready", timeout=_ANSWER_S)
-            is_ready = answer.status_code == 200
-        except httpx.HTTPError:
-            is_ready = False
+            is_ready, why = answer.status_code == 200, f"/ready answers {answer.status_code}"
+        except httpx.HTTPError as error:
+            is_ready, why = False, str(error) or "no answer in time"
         is_known = url in self._router.replicas
         if is_ready and not is_known:
             self._router.add(url, UNKNOWN_RATES)
+            self._told.discard(url)
             self._say(f"{url} is ready")
         elif is_known and not is_ready:
             self.lose(url)
+        elif not is_ready and url not in self._told:
+            self._told.add(url)
+            self._say(f"{url} is not ready ({why}): it is asked every second")
 
     def lose(self, url: str) -> None:
         if url in self._router.replicas:
             self._router.remove(url)
+            self._told.add(url)
             self._say(f"{url} does not answer: its requests go to others")
 
     async def _health(self, request: Request) -> Response:

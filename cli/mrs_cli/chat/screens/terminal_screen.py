@@ -89,8 +89,12 @@ class TerminalScreen:
         from prompt_toolkit.shortcuts import create_confirm_session
 
         self._console.print()
+        # A prompt breaks its last line only; longer lines before that would be cut.
+        *lines, last = printable(question).split("\n")
+        for line in lines:
+            self._console.print(line)
         try:
-            return _prompt(create_confirm_session(printable(question), suffix=" (y/n) "))
+            return _prompt(create_confirm_session(last, suffix=" (y/n) "))
         except (EOFError, KeyboardInterrupt):
             return False
 

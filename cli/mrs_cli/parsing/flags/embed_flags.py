@@ -121,14 +121,15 @@ class ClassifyFlags(Flags):
 
 @dataclass(init=False, eq=False, repr=False)
 class TextFlags(Flags):
-    """The texts to embed, to rank or to classify."""
+    """The texts to embed, to rank or to classify, after the model if no flag names it."""
 
     texts: Annotated[
         list[str] | None,
         Argument(
             rich_help_panel="Prompt",
-            metavar="TEXT",
-            help="Texts; without any, and without --file, each line of standard input.",
+            metavar="[MODEL] TEXT",
+            help="The model, unless -m names it, and texts; without any, and without --file, each "
+            "line of standard input.",
         ),
         USUAL,
     ] = None
