@@ -92,8 +92,8 @@ COMMAND_HELP = {
         "",
         "-m MODEL [FLAGS] [TEXT]...",
         (
-            'mrs classify -m distilbert/distilbert-base-uncased-finetuned-sst-2-english "Great!"',
-            'mrs classify -m cross-encoder/nli-deberta-v3-base --text-pair "Mars is red." "It is."',
+            'mrs classify -m SamLowe/roberta-base-go_emotions "Great!"',
+            'mrs classify -m cross-encoder/nli-deberta-v3-base --text-pair "It rains" "Wet"',
         ),
     ),
     "launch": CommandHelp(
