@@ -122,7 +122,8 @@ def test_commands(script: str, hub: HubServer, tmp_path: Path) -> None:
     for command in script.splitlines():
         result = run(command, hub, tmp_path)
         assert result.returncode == 0, (command, result.stderr)
-        assert result.stdout.strip(), (command, result.stderr)
+        writes_file = " > " in command or command.startswith("mrs batch")
+        assert result.stdout.strip() or writes_file, (command, result.stderr)
         if " -i " in command:
             name = "mrs vision demo" if "vision-plain" in command else "mrs demo model"
             assert name in result.stdout, command
