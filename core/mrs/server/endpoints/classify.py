@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
@@ -61,11 +61,12 @@ async def classify(
     service: Service, exchange: Exchange, request: ClassifyRequest
 ) -> ClassifyResponse:
     """The classes of texts."""
+    texts = prompts_of(request.input, "input")
     slot = service.slot_of(exchange, request.model)
     model = await service.use(exchange, slot)
     with errors_of("model"):
         pooler = model.require_classes()
-    prompts = await service.in_turns(exchange, _prompts(model, request))
+    prompts = await service.in_turns(exchange, _prompts(model, request, texts))
     scores, tokens = await vectors(service, exchange, slot, prompts, "input")
     return ClassifyResponse(
         id=f"classify-{exchange.id}",
@@ -83,8 +84,10 @@ def _text_class(index: int, found: Classified) -> TextClass:
     )
 
 
-def _prompts(model: LoadedModel, request: ClassifyRequest) -> Iterator[Prompt]:
+def _prompts(
+    model: LoadedModel, request: ClassifyRequest, texts: Sequence[str | list[int]]
+) -> Iterator[Prompt]:
     pair, truncate = request.text_pair, bool(request.truncate_sequence)
     with errors_of("input"):
-        for each in prompts_of(request.input, "input"):
+        for each in texts:
             yield model.prompts.classification(each, pair, truncate=truncate)
