@@ -62,7 +62,8 @@ class Acceptor:
         self._new_protocol = new_protocol
         self._on_problem = on_problem
         self._tls, self._handshake_s = tls, handshake_s
-        self._is_unix = listener.family == getattr(socket, "AF_UNIX", None)
+        # The address of a Unix socket is a path.
+        self._is_unix = not isinstance(listener.getsockname(), tuple)
         #: Connections whose handshakes are under way, the oldest first.
         self._handshakes: dict[asyncio.Task[None], socket.socket] = {}
 
