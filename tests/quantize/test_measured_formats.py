@@ -10,6 +10,9 @@ import gguf
 import pytest
 import torch
 
+from mrs.engine import sensitivity
+from mrs.engine.calibration_text import Observation
+from mrs.engine.column_importance import Observed
 from mrs.formats import FORMATS
 from mrs.model.batch import SequenceInput, forward_batch
 from mrs.request import ModelSource, RunRequest
@@ -41,6 +44,18 @@ def log_probabilities(source: ModelSource, **changed: Any) -> torch.Tensor:
     fed = SequenceInput(cache, ids, logits_rows=range(len(ids)))
     with torch.inference_mode():
         return decoder.forward(forward_batch([fed]), [cache]).double().log_softmax(-1)
+
+
+def test_probed_sequences_are_apart_from_each_other() -> None:
+    request = RunRequest(ModelSource("demo", "safetensors"), cpu=True, calibration=False)
+    loader = ModelLoader(request)
+    decoder = loader.load_decoder(lambda progress: None)[0]
+    model = Observed(decoder, Observation(loader.planner.description), [], [])
+    sequences = [range(20, 50), range(60, 90), range(5, 35)]
+    with torch.inference_mode():
+        together = sensitivity._reference(model, sequences)
+        alone = [sensitivity._reference(model, [each]) for each in sequences]
+    assert torch.equal(together, torch.cat(alone))
 
 
 def test_less_is_lost_than_in_a_usual_mix_of_the_same_size(

@@ -117,7 +117,17 @@ def test_a_reply(folder: Path, loaded: LoadedModel, note: str) -> None:
 
 def test_audio_needs_no_prompt(folder: Path, note: str) -> None:
     code, out, err = mrs(
-        *("--cpu", "--max-tokens", "2", "--json", "vision-plain", "-m", str(folder)),
+        *(
+            "--cpu",
+            "--max-tokens",
+            "2",
+            "--temperature",
+            "0",
+            "--json",
+            "vision-plain",
+            "-m",
+            str(folder),
+        ),
         *("--audio", note),
     )
     assert code == 0, err

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mrs.engine.column_importance import Observed
 from mrs.model.batch import SequenceInput, forward_batch
+from mrs.plan.memory.cache_size import CacheSize
 
 #: The text is probed in sequences of so many tokens, apart from each other.
 SEQUENCES, TOKENS = 4, 32
@@ -98,7 +99,9 @@ def _forward(
     model: Observed, sequences: Sequence[Sequence[int]], score: Callable[[slice, Tensor], None]
 ) -> None:
     """Compute all sequences at once; `score` gets the logits after each token, piece by piece."""
-    caches = [model.decoder.new_cache(len(ids), len(ids)) for ids in sequences]
+    longest, count = max(map(len, sequences)), len(sequences)
+    space = model.decoder.new_space(CacheSize(longest, count, longest))
+    caches = [space.new() for _ in sequences]
     inputs = [
         SequenceInput(cache, ids, scored_rows=range(len(ids)))
         for cache, ids in zip(caches, sequences, strict=True)
