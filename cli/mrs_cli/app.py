@@ -246,7 +246,7 @@ def _serve(now: Invocation, request: RunRequest, *, is_stdin: bool = False) -> i
     if now.server.ray or now.server.replicas or now.server.max_replicas:
         from mrs_cli.commands.fleet import serve_fleet
 
-        return serve_fleet(now.environment, now.output, now.server, request)
+        return serve_fleet(now.environment, now.output, now.server, request, command_tree())
     return run_server(now.environment, now.output, now.server, request, _finder(now))
 
 

@@ -193,6 +193,13 @@ def test_replies_are_those_without_a_head(
     assert not drafter._drafts
 
 
+def known_reply(loaded: LoadedHead, oracle: list[list[int]]) -> tuple[list[int], Sampling]:
+    """A prompt and the settings of a reply, which the oracle has from now on."""
+    prompt, settings = (prompts(1, seed=8)[0] * 3)[:120], replace(GREEDY, max_tokens=90)
+    oracle.append(prompt + generate(begin(loaded, drafts=False), prompt, settings))
+    return prompt, settings
+
+
 @pytest.mark.few("qwen3_5_text")
 @pytest.mark.parametrize("kind", KINDS)
 def test_drafts_are_those_of_the_published_code(
@@ -200,9 +207,7 @@ def test_drafts_are_those_of_the_published_code(
 ) -> None:
     """After accepted and rejected tokens, the head reads what it would read of the whole text."""
     truth, loaded = headed(kind)
-    prompt, settings = prompts(1, seed=8)[0] * 3, replace(GREEDY, max_tokens=90)
-    prompt = prompt[:120]
-    oracle.append(prompt + generate(begin(loaded, drafts=False), prompt, settings))
+    prompt, settings = known_reply(loaded, oracle)
     engine, first = begin(loaded), []
     with pytest.MonkeyPatch.context() as patch:
         own = Draft.choose
@@ -312,9 +317,7 @@ def test_each_of_several_heads_drafts_a_token(
 ) -> None:
     """After accepted and rejected tokens, each reads what it would read of the whole text."""
     truth, loaded = headed(kind)
-    prompt, settings = prompts(1, seed=8)[0] * 3, replace(GREEDY, max_tokens=90)
-    prompt = prompt[:120]
-    oracle.append(prompt + generate(begin(loaded, drafts=False), prompt, settings))
+    prompt, settings = known_reply(loaded, oracle)
     engine, chosen = begin(loaded), []
     with pytest.MonkeyPatch.context() as patch:
         own = Draft.choose

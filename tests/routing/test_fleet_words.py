@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mrs_cli.app import command_tree
 from mrs_cli.commands.fleet import replica_words
 
 SERVED = ["serve", "--port", "0"]
@@ -22,4 +23,4 @@ SERVED = ["serve", "--port", "0"]
     ],
 )  # fmt: skip
 def test_words_of_the_fleet_are_left_out(words: str, expected: list[str]) -> None:
-    assert list(replica_words(words.split())) == expected
+    assert replica_words(words.split(), command_tree()) == expected

@@ -35,6 +35,7 @@ from mrs.model.batch import forward_batch
 from mrs.plan.memory.cache_size import CacheSize
 from mrs.request import ModelSource, Sampling
 from mrs.source.find import open_checkpoint
+from support.counted_calls import Counting
 from support.engines import Asked, generate, make_engine
 
 TOLERANCE = 1e-4
@@ -143,17 +144,6 @@ def test_sequences_of_a_batch_do_not_mix(vision_model: LoadedVisionModel) -> Non
         Conversation(vision_model).feed(again, shown_again),
     ]
     assert difference(together, torch.cat(alone)) < TOLERANCE
-
-
-class Counting:
-    """Calls another vision module and counts the calls."""
-
-    def __init__(self, inner: Any) -> None:
-        self.description, self._inner, self.calls = inner.description, inner, 0
-
-    def __call__(self, *args: Any) -> Tensor:
-        self.calls += 1
-        return self._inner(*args)
 
 
 def begin_engine(vision_model: LoadedVisionModel, prefix_cache_n: int) -> Engine:

@@ -23,6 +23,7 @@ from mrs.model.batch import forward_batch
 from mrs.plan.memory.cache_size import CacheSize
 from mrs.request import ModelSource, RunRequest, Sampling, VisionRequest
 from mrs.run.planned_model import PlannedModel, no_report
+from support.counted_calls import Counting
 from support.engines import generate, make_engine
 from support.tiny_whisper import write_whisper
 
@@ -161,17 +162,6 @@ def test_a_rewound_sequence_still_hears(packed: LoadedVisionModel, known: Known)
     others = ids[:5] + said(9, 8)
     expected = known.logits(others, heard.image.pixels)[5:]
     assert difference(talk.feed(others, [heard]), expected) < TOLERANCE
-
-
-class Counting:
-    """Calls another vision module and counts the calls."""
-
-    def __init__(self, inner: Any) -> None:
-        self.description, self._inner, self.calls = inner.description, inner, 0
-
-    def __call__(self, *args: Any) -> Tensor:
-        self.calls += 1
-        return self._inner(*args)
 
 
 def engine_of(whisper: LoadedVisionModel, prefix_cache_n: int) -> Engine:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mrs.errors import ExitCode, Unsupported, UsageError
 from mrs.request import RunRequest, ServerLoad
@@ -14,6 +14,7 @@ from mrs_cli.commands.serve import server_settings
 from mrs_cli.environment import Environment
 from mrs_cli.parsing.flags.command_flags import OutputFlags
 from mrs_cli.parsing.flags.server_flags import ServerFlags
+from mrs_cli.parsing.presets import parts_of
 from mrs_cli.render.error_lines import say
 
 if TYPE_CHECKING:
@@ -29,9 +30,15 @@ _WANTED_SHARE = 0.75
 
 
 def serve_fleet(
-    environment: Environment, output: OutputFlags, flags: ServerFlags, request: RunRequest
+    environment: Environment,
+    output: OutputFlags,
+    flags: ServerFlags,
+    request: RunRequest,
+    tree: Any,
 ) -> ExitCode:
     """Deploys replicas of a server to Ray and waits until the process is told to stop.
+
+    `tree` has all commands, which tell the words of the fleet from those of its servers.
 
     Raises UsageError, and Unsupported without Ray.
     """
@@ -59,7 +66,7 @@ def serve_fleet(
     load = ServerLoad(settings.max_body_bytes, settings.max_connections)
     plan = PlannedModel(replace(request, server=load)).plan
     fleet = Fleet(
-        tuple(replica_words(environment.words)),
+        tuple(replica_words(environment.words, tree)),
         least,
         most,
         _WANTED_SHARE * request.max_seqs,
@@ -73,8 +80,8 @@ def serve_fleet(
     for number in (signal.SIGTERM, signal.SIGINT):  # Ray has set its own
         signal.signal(number, lambda *_: stop.set())
     if not output.quiet:
-        count = f"{least} to {most} replicas" if most > 1 else "one replica"
-        count = f"{most} replicas" if most == least > 1 else count
+        range_of = f"{most}" if most == least else f"{least} to {most}"
+        count = "one replica" if most == 1 else f"{range_of} replicas"
         say(environment, f"{count} at http://{settings.host}:{settings.port}/v1")
     stop.wait()
     if address is None:
@@ -94,22 +101,17 @@ def _rates(plan: Plan, request: RunRequest) -> Rates:
     )
 
 
-def replica_words(words: Sequence[str]) -> Iterator[str]:
-    """The words of a replica's server: those of the fleet without what is the fleet's own."""
-    skips, needs_port = False, True
-    if "serve" not in words:
-        needs_port = False
-        yield from ("--port", "0")
-    for word in words:
-        name, is_joined, _ = word.partition("=")
-        if skips:
-            skips = False
-        elif name in _OF_FLEETS:
-            skips = not is_joined
-        elif word.startswith("-p") and not word.startswith("--"):
-            continue  # -p1234
-        else:
-            yield word
-            if word == "serve" and needs_port:
-                needs_port = False
-                yield from ("--port", "0")
+def replica_words(words: Sequence[str], tree: Any) -> list[str]:
+    """The words of a replica's server: those of the fleet without what is the fleet's own.
+
+    `tree` has all commands.
+    """
+    left, place = list(words), 0
+    for part in reversed(list(parts_of(words, tree))):
+        if part.kind == "flag" and (part.name in _OF_FLEETS or part.name.startswith("-p")):
+            del left[part.start : part.end]  # -p1234, too
+            place = max(place - (part.end - part.start), 0)  # what has its place is behind
+        elif part.kind == "command" and part.name == "serve":
+            place = part.end
+    left[place:place] = ["--port", "0"]
+    return left

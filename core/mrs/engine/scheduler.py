@@ -128,11 +128,13 @@ class Scheduler:
 
         For ever if there are none; if all others sit out, until the first of them has paid.
         """
+        if len(self.running) == len(batch) and not self.waiting:
+            return math.inf
+        if not self._resting:
+            return 0.0
         clients = Counter(each.client for each in itertools.chain(self.running, self.waiting))
         clients.subtract(sequence.client for sequence, _ in batch)
         others = {client for client, count in clients.items() if count}
-        if not others:
-            return math.inf
         return self.own_time.shortest_rest_s() if others <= self._resting else 0.0
 
     def may_draft(self, sequence: Sequence) -> bool:

@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole."""
+"""Files that are replaced as a whole, or that one process has at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import final
+from typing import IO, final
 
 TEMPORARY_SUFFIX = ".tmp"
 #: A longer name is cut in the temporary name, which must not be too long for the file system.
@@ -63,6 +63,21 @@ def sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(handle)
+
+
+def hold(file: IO[bytes], taken: Exception) -> None:
+    """Let no other process hold an open file, until it is closed; raises `taken` if one does.
+
+    On Windows nothing is promised.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise taken from error
 
 
 def read_at_most(path: Path, most_bytes: int) -> bytes:

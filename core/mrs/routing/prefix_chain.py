@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 #: Characters of a link, and roughly how many of them make a token of what people write.
@@ -25,6 +26,10 @@ class PrefixChain(NamedTuple):
 
     links: tuple[Link, ...]
     num_tokens: int
+
+    def num_links(self, has: Callable[[bytes], bool]) -> int:
+        """How many links there are until the first whose key is not had, as none after it is."""
+        return bisect_left(self.links, True, key=lambda link: not has(link.key))
 
 
 def chain_of(texts: Iterable[str], salt: str = "") -> PrefixChain:

@@ -219,7 +219,7 @@ class _Attempt:
     """A request that Ray carries to a replica."""
 
     def __init__(self, handle: Any, asked: Asked, tried: set[str]) -> None:
-        self._handle, self._asked, self._tried = handle, asked, tried
+        self._handle, self._asked = handle, asked
         self._ticket = Ticket(asked.chain, tried)
         self._stream: Any = None
         self._has_ended = False
@@ -233,7 +233,11 @@ class _Attempt:
         self._stream = self._handle.answer.remote(
             self._ticket, asked.method, asked.target, asked.headers, asked.body
         )
-        status, headers = await self._next()
+        try:
+            status, headers = await self._next()
+        finally:  # the router has chosen by now
+            if self._ticket.route is not None:
+                self._ticket.tried.add(self._ticket.route.replica.name)
         return Answer(status, headers, self._pieces())
 
     async def _next(self) -> Any:
@@ -244,9 +248,6 @@ class _Attempt:
             raise
         except (RayError, httpx.TransportError) as error:
             raise Lost from error
-        finally:
-            if self._ticket.route is not None:
-                self._tried.add(self._ticket.route.replica.name)
 
     async def _pieces(self) -> AsyncIterator[bytes]:
         with suppress(StopAsyncIteration):

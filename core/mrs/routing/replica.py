@@ -59,14 +59,8 @@ class Replica:
 
     def num_cached(self, chain: PrefixChain) -> int:
         """The tokens of a prompt that its cache has, by what was sent to it."""
-        low, high = 0, len(chain.links)
-        while low < high:
-            middle = (low + high) // 2
-            if chain.links[middle].key in self.cached:
-                low = middle + 1
-            else:
-                high = middle
-        return chain.links[low - 1].num_tokens if low else 0
+        count = chain.num_links(self.cached.__contains__)
+        return chain.links[count - 1].num_tokens if count else 0
 
     @property
     def ready_s(self) -> float:

@@ -136,16 +136,11 @@ class Router:
 
     def _longest_prefix(self, chain: PrefixChain) -> tuple[dict[Replica, None], int]:
         """Who has most of a prompt, and how many tokens that is."""
-        low, high = 0, len(chain.links)
-        found: dict[Replica, None] = {}
-        while low < high:
-            middle = (low + high) // 2
-            holders = self._holders.get(chain.links[middle].key)
-            if holders:
-                found, low = holders, middle + 1
-            else:
-                high = middle
-        return found, chain.links[low - 1].num_tokens if low else 0
+        count = chain.num_links(self._holders.__contains__)
+        if not count:
+            return {}, 0
+        key, num_tokens = chain.links[count - 1]
+        return self._holders[key], num_tokens
 
     def _keep(self, replica: Replica, chain: PrefixChain) -> None:
         """Count all of a prompt as cached; what was used longest ago leaves, ends before heads."""

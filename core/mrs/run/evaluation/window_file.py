@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mrs.devices.measurements import cache_file
 from mrs.errors import NotReadable, UsageError
-from mrs.process.files import PRIVATE
+from mrs.process.files import PRIVATE, hold
 
 FOLDER_NAME = "evaluations"
 #: What nobody has gone on with for so long is deleted by the next evaluation.
@@ -98,15 +98,8 @@ def window_file(name: str, shape: tuple[int, ...], dtype: str) -> Iterator[Windo
     folder().mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(folder() / name, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), PRIVATE)
     with os.fdopen(handle, "r+b") as file:
-        with suppress(ImportError):  # Windows
-            import fcntl
-
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UsageError(
-                    "another process runs this evaluation", hint="wait until it has ended"
-                ) from error
+        hint = "wait until it has ended"
+        hold(file, UsageError("another process runs this evaluation", hint=hint))
         yield WindowFile(file, shape, dtype)
 
 

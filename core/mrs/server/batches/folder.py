@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Generic, TypeVar
 from uuid import uuid4
@@ -13,7 +12,7 @@ from uuid import uuid4
 import msgspec
 
 from mrs.errors import NotReadable, UsageError
-from mrs.process.files import replace_file
+from mrs.process.files import hold, replace_file
 from mrs.process.turns import Shares
 from mrs.server.http.errors import ApiError
 from mrs.server.schemas.batch import ENDED, BatchObject, BatchRequest, FileObject
@@ -252,15 +251,11 @@ def _not_written(error: OSError) -> ApiError:
 def _held(folder: Path) -> IO[bytes]:
     """A file that one process has at a time. Raises UsageError and OSError."""
     file = (folder / "lock").open("wb")
-    with suppress(ImportError):  # Windows
-        import fcntl
-
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.close()
-            raise UsageError(
-                f"another server has --batch-dir {folder}", hint="give each a folder of its own"
-            ) from error
+    hint = "give each a folder of its own"
+    try:
+        hold(file, UsageError(f"another server has --batch-dir {folder}", hint=hint))
+    except UsageError:
+        file.close()
+        raise
     os.utime(folder / "lock")
     return file

@@ -12,7 +12,7 @@ from typing import IO
 import msgspec
 
 from mrs.errors import NotReadable, UsageError
-from mrs.process.files import PUBLIC
+from mrs.process.files import PUBLIC, hold
 from mrs.server.batches.lines import key_of
 
 #: Answers reach the disk at least this often; if the machine fails, later ones are made again.
@@ -148,14 +148,9 @@ def _opened(path: Path) -> IO[bytes]:
     """A file to go on with. Raises UsageError if another process has it, and OSError."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), PUBLIC)
     file = os.fdopen(handle, "r+b")
-    with suppress(ImportError):  # Windows
-        import fcntl
-
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.close()
-            raise UsageError(
-                f"another process writes {path}", hint="wait until it has ended"
-            ) from error
+    try:
+        hold(file, UsageError(f"another process writes {path}", hint="wait until it has ended"))
+    except UsageError:
+        file.close()
+        raise
     return file

@@ -47,14 +47,8 @@ async def files(service: Service, exchange: Exchange, _: Any) -> FileList:
         found = [each for each in found if each.purpose == purpose]
     if exchange.query.get("order") == "asc":
         found.reverse()
-    page = page_of([each.id for each in found], exchange.query)
-    data = found[page.start : page.end]
-    return FileList(
-        data=data,
-        first_id=data[0].id if data else None,
-        last_id=data[-1].id if data else None,
-        has_more=page.end < len(found),
-    )
+    page = page_of(found, [each.id for each in found], exchange.query)
+    return FileList(**page._asdict())
 
 
 async def file(service: Service, exchange: Exchange, _: Any) -> FileObject:
@@ -88,14 +82,8 @@ async def add_batch(service: Service, exchange: Exchange, request: BatchRequest)
 async def batches(service: Service, exchange: Exchange, _: Any) -> BatchList:
     """The batches of this key."""
     found = _queue(service).folder.batches(_owner(exchange))
-    page = page_of([each.id for each in found], exchange.query)
-    data = found[page.start : page.end]
-    return BatchList(
-        data=data,
-        first_id=data[0].id if data else None,
-        last_id=data[-1].id if data else None,
-        has_more=page.end < len(found),
-    )
+    page = page_of(found, [each.id for each in found], exchange.query)
+    return BatchList(**page._asdict())
 
 
 async def batch(service: Service, exchange: Exchange, _: Any) -> BatchObject:

@@ -113,16 +113,8 @@ def _items_page(service: Service, exchange: Exchange) -> Raw:
     if items is None:
         raise _not_stored(404, response_id)
     items = items if exchange.query.get("order") == "asc" else items[::-1]
-    page = page_of([each["id"] for each in items], exchange.query)
-    data = items[page.start : page.end]
-    return raw_json(
-        ItemList(
-            data=data,
-            first_id=data[0]["id"] if data else None,
-            last_id=data[-1]["id"] if data else None,
-            has_more=page.end < len(items),
-        )
-    )
+    page = page_of(items, [each["id"] for each in items], exchange.query)
+    return raw_json(ItemList(**page._asdict()))
 
 
 async def input_tokens(

@@ -105,14 +105,8 @@ async def models(service: Service, exchange: Exchange, _: Any) -> ModelList:
     ]
     if not _asks_anthropic(exchange):
         return ModelList(data=infos)
-    page = page_of([each.id for each in infos], exchange.query)
-    data = infos[page.start : page.end]
-    return ModelList(
-        data=data,
-        first_id=data[0].id if data else None,
-        last_id=data[-1].id if data else None,
-        has_more=page.end < len(infos),
-    )
+    page = page_of(infos, [each.id for each in infos], exchange.query)
+    return ModelList(**page._asdict())
 
 
 async def model(service: Service, exchange: Exchange, _: Any) -> ModelBody:
